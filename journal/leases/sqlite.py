@@ -1,0 +1,115 @@
+"""Leases in the journal's SQLite file.
+
+Failure model. Holders die, stop and wake up; the file may be copied while a lease is held, restored, or removed. Relied
+on for liveness alone: that the clocks of the processes on this machine agree (they are one clock) and that SQLite
+commits one transaction at a time. Fences grow from the greater of the row and the caller's floor, so a lost file makes
+nobody's old fence valid.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+from journal.errors import LeaseContendedError
+from journal.identities import Fence, HolderId, LeaseId, Scope
+from journal.ports import Grant
+from journal.sqlite_file import SQLiteThread, transaction
+
+_MICROS = 1_000_000
+_SELECT = "SELECT fence, lease_id, holder, expires_at_micros, released FROM leases WHERE scope = ?"
+_UPSERT = """
+INSERT INTO leases (scope, fence, lease_id, holder, expires_at_micros, released) VALUES (?, ?, ?, ?, ?, 0)
+ON CONFLICT (scope) DO UPDATE SET fence = excluded.fence, lease_id = excluded.lease_id, holder = excluded.holder,
+    expires_at_micros = excluded.expires_at_micros, released = 0
+"""
+_RENEW = """
+UPDATE leases SET expires_at_micros = ? WHERE scope = ? AND fence = ? AND lease_id = ? AND released = 0
+"""
+_RELEASE = "UPDATE leases SET released = 1 WHERE scope = ? AND fence = ? AND lease_id = ? AND released = 0"
+
+
+class SQLiteLeases:
+    """`Leases` on the journal's SQLite file. `clock` gives UTC seconds since 1970."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._thread = SQLiteThread(Path(path), create=create, read_only=read_only)
+        self._clock = clock
+
+    async def acquire(
+        self,
+        scope: Scope,
+        holder: HolderId,
+        *,
+        lease_id: LeaseId,
+        ttl: timedelta,
+        floor: int = 0,
+        replaces: LeaseId | None = None,
+    ) -> Grant:
+        """See `Leases.acquire`."""
+
+        def take(connection: sqlite3.Connection) -> Grant:
+            now = int(self._clock() * _MICROS)
+            row = connection.execute(_SELECT, (str(scope),)).fetchone()
+            expires = now + ttl // timedelta(microseconds=1)
+            issued = 0
+            if row is not None:
+                issued, held_by, name, until, released = row
+                if held_by == lease_id and not released:
+                    connection.execute(_RENEW, (expires, str(scope), issued, held_by))
+                    return Grant(scope, holder, Fence(issued), lease_id, expires / _MICROS)
+                if not released and until > now and held_by != replaces:
+                    raise _contended(scope, name, until / _MICROS)
+            fence = Fence(max(issued, floor) + 1)
+            connection.execute(_UPSERT, (str(scope), int(fence), bytes(lease_id), str(holder), expires))
+            return Grant(scope, holder, fence, lease_id, expires / _MICROS)
+
+        return await self._thread.call(lambda connection: transaction(connection, take))
+
+    async def renew(self, grant: Grant, *, ttl: timedelta) -> Grant | None:
+        """See `Leases.renew`."""
+
+        def extend(connection: sqlite3.Connection) -> Grant | None:
+            expires = int(self._clock() * _MICROS) + ttl // timedelta(microseconds=1)
+            changed = connection.execute(_RENEW, (expires, str(grant.scope), int(grant.fence), bytes(grant.lease_id)))
+            if not changed.rowcount:
+                return None
+            return Grant(grant.scope, grant.holder, grant.fence, grant.lease_id, expires / _MICROS)
+
+        return await self._thread.call(lambda connection: transaction(connection, extend))
+
+    async def release(self, grant: Grant) -> bool:
+        """See `Leases.release`."""
+        key = (str(grant.scope), int(grant.fence), bytes(grant.lease_id))
+        return await self._thread.call(
+            lambda connection: transaction(connection, lambda c: c.execute(_RELEASE, key).rowcount > 0)
+        )
+
+    async def inspect(self, scope: Scope) -> Grant | None:
+        """See `Leases.inspect`."""
+        row = await self._thread.call(lambda connection: connection.execute(_SELECT, (str(scope),)).fetchone())
+        if row is None or row[4]:
+            return None
+        fence, lease_id, holder, expires, _ = row
+        return Grant(scope, HolderId(holder), Fence(fence), LeaseId(lease_id), expires / _MICROS)
+
+    async def close(self) -> None:
+        """See `Leases.close`."""
+        await self._thread.close()
+
+
+def _contended(scope: Scope, holder: str, expires_at: float) -> LeaseContendedError:
+    until = time.strftime("%H:%M:%S", time.gmtime(expires_at))
+    return LeaseContendedError(
+        f"scope {scope} is leased by {holder} until {until} UTC", holder=holder, expires_at=expires_at, scope=str(scope)
+    )

@@ -1,0 +1,388 @@
+"""The embedded log: one SQLite file, several processes, nothing to start.
+
+Failure model. A process may die at any instruction; a transaction is then there or not, whole. The disk may fill up; a
+commit may fail half way, and is then unknown until it is read. Relied on: SQLite's locking on a local file system, WAL
+with `synchronous=FULL` (a commit that returned survives power loss), and that nobody deletes rows. A process that is
+stopped inside a transaction (well under a millisecond) keeps the file locked until it goes on or dies: others are told
+so, and nothing else can be done about it on a file.
+
+One thread owns the writing connection. Appends that wait while a commit is under way go into the next one together, so
+64 callers pay for one `fsync`. The same thread reads back what it committed, from the database, and hands it to the
+tails in the step that completes the append; what other processes commit it sees by SQLite's data version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from queue import Empty
+from typing import Any, Final
+
+from journal.errors import Code, JournalError, OutcomeUnknownError, failure
+from journal.identities import Position, Scope
+from journal.ports import Outgoing, StoredEvent
+from journal.sqlite_file import SQLiteThread, transaction, translate
+
+_SHIFT: Final = 40  # see the schema in sqlite_file: key = scope number * 2^40 + position
+_BATCH: Final = 2_000
+_MAX_WAITING: Final = 20_000
+
+
+class SQLiteLog:
+    """`Log` on one SQLite file. `poll` is how soon events of other processes are noticed by a tail."""
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        poll: timedelta = timedelta(milliseconds=50),
+    ) -> None:
+        path = Path(path)
+        self._writer = _WriterThread(path, create=create, read_only=read_only, poll=poll)
+        # Long reads must not stand in the way of appends.
+        self._reader = SQLiteThread(path, create=create, read_only=read_only)
+
+    async def open(self) -> None:
+        """Connect now rather than at the first call; raises what `sqlite_file.connect` raises."""
+        await self._writer.start()
+
+    async def create(self, scope: Scope) -> None:
+        """See `Log.create`."""
+        await self._writer.call(lambda connection: transaction(connection, lambda c: _create_scope(c, scope)))
+
+    async def scopes(self) -> Sequence[Scope]:
+        """See `Log.scopes`."""
+        rows = await self._reader.call(lambda c: c.execute("SELECT name FROM scopes ORDER BY name").fetchall())
+        return [Scope(name) for (name,) in rows]
+
+    async def append(self, scope: Scope, events: Sequence[Outgoing]) -> None:
+        """See `Log.append`."""
+        await self._writer.append(scope, events)
+
+    async def read(self, scope: Scope, *, after: Position | None) -> AsyncGenerator[Sequence[StoredEvent], None]:
+        """See `Log.read`."""
+        base, last = await self._reader.call(lambda connection: _extent(connection, scope))
+        key = base - 1 if after is None else base + after
+        if key > last:
+            raise _lost(scope, key - base, last - base)
+        while key < last:
+            rows = await self._reader.call(_reading(key, last))
+            _check_dense(scope, base, key, rows)
+            key = rows[-1][0]
+            yield _stored(base, rows)
+
+    async def tail(self, scope: Scope, *, after: Position | None) -> AsyncGenerator[Sequence[StoredEvent], None]:
+        """See `Log.tail`."""
+        base, last = await self._reader.call(lambda connection: _extent(connection, scope))
+        key = base - 1 if after is None else base + after
+        if key > last:
+            raise _lost(scope, key - base, last - base)
+        tail = _Tail(scope, base, key, asyncio.get_running_loop())
+        await self._writer.follow(tail)
+        try:
+            async with aclosing(tail.batches()) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            self._writer.forget(tail)
+
+    async def end(self, scope: Scope) -> Position | None:
+        """See `Log.end`."""
+        base, last = await self._writer.call(lambda connection: _extent(connection, scope))
+        return None if last < base else Position(last - base)
+
+    async def close(self) -> None:
+        """See `Log.close`."""
+        await self._writer.close()
+        await self._reader.close()
+
+
+# --- SQL --------------------------------------------------------------------------------------------------------------
+
+_Row = tuple[int, bytes, bytes | None]
+
+
+def _create_scope(connection: sqlite3.Connection, scope: Scope) -> None:
+    connection.execute("INSERT INTO scopes (name) VALUES (?) ON CONFLICT DO NOTHING", (str(scope),))
+
+
+def _base(connection: sqlite3.Connection, scope: Scope) -> int:
+    row = connection.execute("SELECT number FROM scopes WHERE name = ?", (str(scope),)).fetchone()
+    if row is None:
+        raise failure(Code.UNKNOWN_SCOPE, f"there is no scope {scope} in this log", scope=str(scope))
+    return int(row[0]) << _SHIFT
+
+
+def _extent(connection: sqlite3.Connection, scope: Scope) -> tuple[int, int]:
+    """Key of a scope's first event and of its last; the last is below the first when there is none."""
+    base = _base(connection, scope)
+    return base, _last(connection, base)
+
+
+def _last(connection: sqlite3.Connection, base: int) -> int:
+    (last,) = connection.execute(
+        "SELECT max(key) FROM events WHERE key >= ? AND key < ?", (base, base + (1 << _SHIFT))
+    ).fetchone()
+    return base - 1 if last is None else int(last)
+
+
+def _rows(connection: sqlite3.Connection, key: int, last: int) -> list[_Row]:
+    return connection.execute(
+        "SELECT key, data, mac FROM events WHERE key > ? AND key <= ? ORDER BY key LIMIT ?", (key, last, _BATCH)
+    ).fetchall()
+
+
+def _reading(key: int, last: int) -> Callable[[sqlite3.Connection], list[_Row]]:
+    return lambda connection: _rows(connection, key, last)
+
+
+def _stored(base: int, rows: Iterable[_Row]) -> list[StoredEvent]:
+    return [StoredEvent(Position(key - base), data, mac) for key, data, mac in rows]
+
+
+def _check_dense(scope: Scope, base: int, key: int, rows: list[_Row]) -> None:
+    """Positions have no gaps in this adapter, so a gap is a deletion."""
+    if not rows or rows[-1][0] - key != len(rows):
+        expected = key + 1
+        for found, _, _ in rows:
+            if found != expected:
+                break
+            expected += 1
+        raise failure(
+            Code.HISTORY_LOST,
+            f"scope {scope}: the event at position {expected - base} was in the log and is gone: restore the file from "
+            "a backup",
+            scope=str(scope),
+            position=expected - base,
+        )
+
+
+def _lost(scope: Scope, position: int, last: int) -> JournalError:
+    return failure(
+        Code.HISTORY_LOST,
+        f"scope {scope}: the log ends at position {last}, but position {position} was read from it before: it was "
+        "truncated or replaced",
+        scope=str(scope),
+        position=position,
+    )
+
+
+# --- the writing thread -----------------------------------------------------------------------------------------------
+
+
+class _Tail:
+    """One follower of one scope: filled by the thread, emptied by its coroutine."""
+
+    def __init__(self, scope: Scope, base: int, key: int, loop: asyncio.AbstractEventLoop) -> None:
+        self.scope = scope
+        self.base = base
+        self.key = key
+        self.loop = loop
+        self.waiting = 0  # rows handed over and not yet taken; keeps a slow follower from filling the memory
+        self._batches: list[list[StoredEvent]] = []
+        self._error: BaseException | None = None
+        self._arrived: asyncio.Future[None] | None = None
+
+    def push(self, batch: list[StoredEvent]) -> None:
+        self._batches.append(batch)
+        self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._arrived is not None and not self._arrived.done():
+            self._arrived.set_result(None)
+
+    async def batches(self) -> AsyncGenerator[Sequence[StoredEvent], None]:
+        while True:
+            while self._batches:
+                batch = self._batches.pop(0)
+                self.waiting -= len(batch)
+                yield batch
+            if self._error is not None:
+                raise self._error
+            self._arrived = self.loop.create_future()
+            await self._arrived
+
+
+@dataclass(slots=True)
+class _Append:
+    scope: Scope
+    events: Sequence[Outgoing]
+    loop: asyncio.AbstractEventLoop
+    future: asyncio.Future[None]
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Handover:
+    """What the loop gets in one call: rows for tails first, then the ends of appends, so that a verdict never waits."""
+
+    calls: list[tuple[asyncio.AbstractEventLoop, Callable[..., None], Any]] = field(default_factory=list)
+
+    def send(self) -> None:
+        for loop in {id(loop): loop for loop, _, _ in self.calls}.values():
+            mine = [(call, argument) for target, call, argument in self.calls if target is loop]
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(_run_all, mine)
+
+
+def _run_all(calls: list[tuple[Callable[..., None], Any]]) -> None:
+    for call, argument in calls:
+        call(argument)
+
+
+class _WriterThread(SQLiteThread):
+    def __init__(self, path: Path, *, create: bool, read_only: bool, poll: timedelta) -> None:
+        super().__init__(path, create=create, read_only=read_only)
+        self._poll = poll.total_seconds()
+        self._tails: list[_Tail] = []
+        self._version = 0
+
+    async def append(self, scope: Scope, events: Sequence[Outgoing]) -> None:
+        await self.start()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._jobs.put(_Append(scope, events, loop, future))
+        await future
+
+    async def follow(self, tail: _Tail) -> None:
+        await self.call(lambda connection: self._add(connection, tail))
+
+    def forget(self, tail: _Tail) -> None:
+        if not self._closed:
+            self._jobs.put(lambda _: self._drop(tail))
+
+    def _drop(self, tail: _Tail) -> None:
+        if tail in self._tails:
+            self._tails.remove(tail)
+
+    def _add(self, connection: sqlite3.Connection, tail: _Tail) -> None:
+        self._tails.append(tail)
+        handover = _Handover()
+        self._feed(connection, [tail], handover)
+        handover.send()
+
+    def _work(self, connection: sqlite3.Connection) -> None:
+        while True:
+            jobs = self._take_jobs()
+            appends: list[_Append] = []
+            for job in jobs:
+                if isinstance(job, _Append):
+                    appends.append(job)
+                    continue
+                self._commit(connection, appends)
+                appends = []
+                if job is None:
+                    return
+                job(connection)
+            self._commit(connection, appends)
+            if not jobs:
+                self._look_around(connection)
+
+    def _take_jobs(self) -> list[Any]:
+        """All jobs that wait, the first of them awaited; none when it is time to look for foreign events."""
+        jobs: list[Any] = []
+        try:
+            jobs.append(self._jobs.get(timeout=self._poll if self._tails else None))
+            while True:
+                jobs.append(self._jobs.get_nowait())
+        except Empty:
+            return jobs
+
+    def _commit(self, connection: sqlite3.Connection, appends: list[_Append]) -> None:
+        if not appends:
+            return
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for append in appends:
+                _insert(connection, append)
+        except sqlite3.Error as error:
+            # Nothing is written before COMMIT, so this is an explicit no.
+            self._abort(connection, appends, translate(error, self.path), error)
+        else:
+            try:
+                connection.execute("COMMIT")
+            except sqlite3.Error as error:
+                unknown = OutcomeUnknownError(f"{self.path}: the commit of an append failed: {error}")
+                self._abort(connection, appends, unknown, error)
+        handover = _Handover()
+        scopes = {append.scope for append in appends}
+        self._feed(connection, [tail for tail in self._tails if tail.scope in scopes], handover)
+        handover.calls += [(append.loop, _finish, append) for append in appends]
+        handover.send()
+
+    @staticmethod
+    def _abort(
+        connection: sqlite3.Connection, appends: list[_Append], error: JournalError, cause: sqlite3.Error
+    ) -> None:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        error.__cause__ = cause
+        for append in appends:
+            append.error = append.error or error
+
+    def _look_around(self, connection: sqlite3.Connection) -> None:
+        """Has another process committed something? SQLite's data version says so without reading a table."""
+        try:
+            (version,) = connection.execute("PRAGMA data_version").fetchone()
+        except sqlite3.Error as error:
+            self._fail_tails(self._tails, error)
+            return
+        if version != self._version or any(tail.waiting for tail in self._tails):
+            self._version = version
+            handover = _Handover()
+            self._feed(connection, self._tails, handover)
+            handover.send()
+
+    def _feed(self, connection: sqlite3.Connection, tails: list[_Tail], handover: _Handover) -> None:
+        for tail in tails:
+            try:
+                while tail.waiting < _MAX_WAITING:
+                    rows = _rows(connection, tail.key, tail.base + (1 << _SHIFT) - 1)
+                    if not rows:
+                        break
+                    _check_dense(tail.scope, tail.base, tail.key, rows)
+                    tail.key = rows[-1][0]
+                    tail.waiting += len(rows)
+                    handover.calls.append((tail.loop, tail.push, _stored(tail.base, rows)))
+                    if len(rows) < _BATCH:
+                        break
+            except (sqlite3.Error, JournalError) as error:
+                self._fail_tails([tail], error)
+
+    def _fail_tails(self, tails: list[_Tail], error: BaseException) -> None:
+        handover = _Handover([(tail.loop, tail.fail, self._translated(error)) for tail in tails])
+        self._tails = [tail for tail in self._tails if tail not in tails]
+        handover.send()
+
+
+def _insert(connection: sqlite3.Connection, append: _Append) -> None:
+    try:
+        base = _base(connection, append.scope)
+    except JournalError as error:
+        append.error = error
+        return
+    key = _last(connection, base)
+    connection.executemany(
+        "INSERT INTO events (key, data, mac) VALUES (?, ?, ?)",
+        [(key + number, event.data, event.mac) for number, event in enumerate(append.events, 1)],
+    )
+
+
+def _finish(append: _Append) -> None:
+    if append.future.done():
+        return
+    if append.error is None:
+        append.future.set_result(None)
+    else:
+        append.future.set_exception(append.error)

@@ -1,0 +1,1 @@
+"""Migrations as verified evidence: manifests and plans, pure."""

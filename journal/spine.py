@@ -1,0 +1,464 @@
+"""One scope, followed and written: the state that was folded, what is in flight, and what its writers are told.
+
+A scope has one tail. Everything that it brings is folded into `state`; an append is complete when the tail has brought
+its own event and admission has judged it, never because the log confirmed it. Since the chain is computed here, many
+events can be in flight: `ahead` is the state as it will be when all of them are admitted, and a record that it refuses
+is refused at once and never written.
+
+When an append is not confirmed in time, or the log answers with anything but an explicit nothing-was-written, the spine
+reads to the end and lets `admission.settle` decide. What is not settled then is in doubt: its lease writes nothing more
+until a fresh fence has been admitted, after which every late copy is void and the answer is definite.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from journal.admission import (
+    Admitted,
+    Pending,
+    ScopeState,
+    Verdict,
+    Void,
+    admit,
+    empty_state,
+    evolve,
+    settle,
+    step,
+)
+from journal.codec import Codec
+from journal.errors import Code, FencedError, JournalError, OutcomeUnknownError, UnavailableError, failure
+from journal.events import Event
+from journal.explanations import EXPLANATIONS
+from journal.identities import LeaseId, Position, Scope, Sequence as SequenceNumber
+from journal.lease import Lease
+from journal.ports import Log, Outgoing, StoredEvent
+from journal.records import JournalEntry, LeaseAcquiredRecord, Record
+
+
+class Receipt:
+    """What became of one event that was sent. `verdict` is None while that is not known."""
+
+    def __init__(self, scope: Scope, record: Record) -> None:
+        self.scope = scope
+        self.record = record
+        self.verdict: Verdict | None = None
+        self._settled = asyncio.Event()
+
+    async def settled(self) -> JournalEntry[Any] | None:
+        """Wait until the verdict is final, then return the entry (None for lease events) or raise why it is void.
+
+        Raises:
+            FencedError: another lease came first; other errors by the reason that voided the event.
+        """
+        await self._settled.wait()
+        return self.result()
+
+    def result(self) -> JournalEntry[Any] | None:
+        """As `settled`, without waiting. Raises OutcomeUnknownError while nothing is known."""
+        match self.verdict:
+            case Admitted(sequence):
+                return None if sequence is None else JournalEntry(SequenceNumber(sequence), self.record)
+            case Void(reason):
+                raise refusal(reason, self.record, self.scope, written=True)
+            case None:
+                raise OutcomeUnknownError(f"the outcome of a {_name(self.record)} is not settled", receipt=self)
+
+    def settle(self, verdict: Verdict) -> None:
+        """Note the final verdict and wake those who wait for it."""
+        self.verdict = verdict
+        self._settled.set()
+
+
+def _name(record: Record) -> str:
+    return type(record).__name__.removesuffix("Record")
+
+
+def refusal(reason: Code, record: Record, scope: Scope, *, written: bool) -> JournalError:
+    """The error that tells a writer why its record does not count."""
+    what = "is void" if written else "was refused, nothing was written"
+    return failure(
+        reason, f"{_name(record)} in scope {scope} {what}: {EXPLANATIONS.get(reason, reason.value)}", scope=str(scope)
+    )
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """One event on its way."""
+
+    event: Event
+    mac: bytes | None
+    pending: Pending
+    receipt: Receipt
+    lease: Lease | None
+    deadline: float
+    future: asyncio.Future[JournalEntry[Any] | None]
+    passed_on: bool = False
+    in_doubt: bool = False
+
+
+@dataclass(slots=True)
+class _Barrier:
+    position: int
+    reached: asyncio.Future[None] = field(repr=False)
+
+
+class Spine:
+    """Follows one scope and writes to it. Made by `Journal`, one a scope; lives on one event loop."""
+
+    def __init__(self, scope: Scope, log: Log, codec: Codec, append_timeout: timedelta) -> None:
+        self.scope = scope
+        self.state: ScopeState = empty_state(scope)
+        self._log = log
+        self._codec = codec
+        self._append_timeout = append_timeout.total_seconds()
+        self._ahead: ScopeState | None = None
+        self._sent: list[_Sent] = []
+        self._by_data: dict[bytes, _Sent] = {}
+        self._outbox: list[_Sent] = []
+        self._leases: dict[bytes, Lease] = {}
+        self._reading = asyncio.Lock()
+        self._barriers: list[_Barrier] = []
+        self._tail: asyncio.Task[None] | None = None
+        self._flush: asyncio.Task[None] | None = None
+        self._doubt: asyncio.Task[None] | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._failed: JournalError | None = None
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    async def catch_up(self) -> ScopeState:
+        """Fold everything that is in the log now; returns the live state, which nobody but the spine may change.
+
+        Raises:
+            HistoryLostError, UnknownEventError, ForgedError, IntegrityError: the scope cannot be read any further.
+            UnavailableError: the log did not answer.
+        """
+        self._check_usable()
+        if self._tail is None:
+            async with self._reading:
+                if self._tail is None:
+                    await self._read_to_end()
+                    return self.state
+        end = await self._log.end(self.scope)
+        if end is not None and (self.state.position is None or self.state.position < end):
+            barrier = _Barrier(end, asyncio.get_running_loop().create_future())
+            self._barriers.append(barrier)
+            await barrier.reached
+        return self.state
+
+    async def _read_to_end(self) -> None:
+        async with aclosing(self._log.read(self.scope, after=self._position())) as batches:
+            async for batch in batches:
+                self._take(batch)
+                await asyncio.sleep(0)  # a long replay must not keep the loop from renewing leases
+
+    def _position(self) -> Position | None:
+        return None if self.state.position is None else Position(self.state.position)
+
+    def follow(self) -> None:
+        """Start the tail, unless it runs."""
+        self._check_usable()
+        if self._tail is None:
+            self._tail = asyncio.create_task(self._follow(), name=f"tail {self.scope}")
+
+    async def _follow(self) -> None:
+        async with self._reading:  # a read to the end may be under way; only one may fold
+            after = self._position()
+        try:
+            async with aclosing(self._log.tail(self.scope, after=after)) as batches:
+                async for batch in batches:
+                    self._take(batch)
+        except JournalError as error:
+            if isinstance(error, UnavailableError):
+                self._tail = None  # the next operation starts another
+                self._release_barriers(error)
+                self._begin_doubt(error)
+            else:
+                self._fail(error)
+
+    def _take(self, batch: Sequence[StoredEvent]) -> None:
+        state, read, sent = self.state, self._codec.read, self._by_data
+        fence, mine = state.fence, False
+        for position, data, mac in batch:
+            own = sent.get(data)
+            if own is not None and own.mac == mac:
+                own.event.position = position
+                own.pending.verdict = step(state, own.event)
+                mine = True
+            else:
+                verdict = step(state, read(position, data, mac))
+                if isinstance(verdict, Admitted):
+                    self._ahead = None  # somebody else wrote
+        if mine or (self._sent and fence != state.fence):
+            self._settle()
+        if fence != state.fence or state.lease_id is None:
+            self._tell_leases()
+        self._release_barriers(None)
+
+    def _settle(self) -> None:
+        answers = settle(self.state, [sent.pending for sent in self._sent])
+        waiting: list[_Sent] = []
+        previous: Verdict | None = None
+        for sent, answer in zip(self._sent, answers, strict=True):
+            if answer is None:
+                # What it follows was admitted, so from now on its parent is a head that was read.
+                sent.pending.rooted = sent.pending.rooted or isinstance(previous, Admitted)
+                waiting.append(sent)
+            else:
+                self._answer(sent, answer)
+            previous = answer
+        self._sent = waiting
+
+    def _answer(self, sent: _Sent, verdict: Verdict) -> None:
+        del self._by_data[sent.event.data]
+        sent.receipt.settle(verdict)
+        if isinstance(verdict, Void):
+            self._ahead = None
+        if sent.future.done():
+            return
+        try:
+            sent.future.set_result(sent.receipt.result())
+        except JournalError as error:
+            superseded = sent.lease is not None and self.state.fence > sent.lease.fence
+            sent.future.set_exception(_fenced(sent.lease, self.state) if superseded and sent.lease else error)
+
+    def _tell_leases(self) -> None:
+        state = self.state
+        for lease_id, lease in list(self._leases.items()):
+            if state.fence > lease.fence:
+                lease.lose(_fenced(lease, state))
+                del self._leases[lease_id]
+
+    def _release_barriers(self, error: JournalError | None) -> None:
+        if not self._barriers:
+            return
+        position = -1 if self.state.position is None else self.state.position
+        kept: list[_Barrier] = []
+        for barrier in self._barriers:
+            if barrier.reached.done():
+                continue
+            if error is not None:
+                barrier.reached.set_exception(error)
+            elif barrier.position <= position:
+                barrier.reached.set_result(None)
+            else:
+                kept.append(barrier)
+        self._barriers = kept
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def register(self, lease: Lease) -> None:
+        """From now on tell this lease when the log shows a newer one."""
+        self._leases[lease.lease_id] = lease
+
+    def forget(self, lease: Lease) -> None:
+        """Stop telling a lease that is over."""
+        self._leases.pop(lease.lease_id, None)
+
+    def submit(self, lease: Lease, record: Record) -> asyncio.Future[JournalEntry[Any] | None]:
+        """Send one record under a lease and return the future of its entry. Does not wait, keeps the order of calls.
+
+        Raises, with nothing written:
+            FencedError: the lease is over.
+            UnavailableError: `journal_lease_in_doubt`.
+            InvalidContractError, IntegrityError: a rule refuses the record.
+        """
+        self._check_usable()
+        if lease.in_doubt:
+            raise failure(
+                Code.LEASE_IN_DOUBT,
+                f"an earlier write to scope {self.scope} is in doubt: take a fresh fence (Journal.refresh) first",
+            )
+        return self._send(lease, lease.lease_id, lease.fence, record)
+
+    def announce(self, lease_id: LeaseId, fence: int, record: LeaseAcquiredRecord) -> asyncio.Future[Any]:
+        """Send a `LeaseAcquired` on the newest head that was read; raises and returns as `submit`."""
+        self._check_usable()
+        # What is in doubt is not built upon: this very event is what settles it.
+        self._ahead = self.state.copy()
+        return self._send(None, lease_id, fence, record)
+
+    def _send(self, lease: Lease | None, lease_id: bytes, fence: int, record: Record) -> asyncio.Future[Any]:
+        ahead = self._ahead_state()
+        data = self._codec.write(
+            record,
+            scope=self.scope,
+            incarnation=ahead.incarnation or b"",
+            lease_id=lease_id,
+            parent=ahead.head,
+            fence=fence,
+            recorded_at=time.time_ns() // 1_000,
+        )
+        mac = self._codec.authenticate(data)
+        event = self._codec.read(-1, data, mac)
+        assert isinstance(event, Event)
+        verdict = admit(ahead, event)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        if isinstance(verdict, Void):
+            raise self._refused(verdict.reason, record, lease)
+        if not self._sent and verdict.sequence is not None and verdict.sequence <= ahead.sequence:
+            # An exact retry of what is in the log already: the log needs no second copy.
+            future.set_result(JournalEntry(SequenceNumber(verdict.sequence), record))
+            return future
+        pending = Pending(ahead.head, fence, rooted=ahead.head == self.state.head)
+        evolve(ahead, event, verdict)
+        sent = _Sent(
+            event, mac, pending, Receipt(self.scope, record), lease, loop.time() + self._append_timeout, future
+        )
+        self._sent.append(sent)
+        self._by_data[data] = sent
+        self._outbox.append(sent)
+        self.follow()
+        if self._flush is None:
+            self._flush = asyncio.create_task(self._flush_outbox(), name=f"append {self.scope}")
+        if self._watch is None:
+            self._watch = loop.call_at(sent.deadline, self._on_deadline)
+        return future
+
+    def _ahead_state(self) -> ScopeState:
+        if self._ahead is None:
+            self._ahead = ahead = self.state.copy()
+            for sent in self._sent:
+                if not sent.in_doubt and isinstance(verdict := admit(ahead, sent.event), Admitted):
+                    evolve(ahead, sent.event, verdict)
+        return self._ahead
+
+    def _refused(self, reason: Code, record: Record, lease: Lease | None) -> JournalError:
+        if lease is not None and self.state.fence > lease.fence:
+            return _fenced(lease, self.state)
+        return refusal(reason, record, self.scope, written=False)
+
+    async def _flush_outbox(self) -> None:
+        try:
+            while self._outbox:
+                batch, self._outbox = self._outbox, []
+                for sent in batch:
+                    sent.passed_on = True
+                try:
+                    await self._log.append(self.scope, [Outgoing(sent.event.data, sent.mac) for sent in batch])
+                except OutcomeUnknownError as error:
+                    self._begin_doubt(error)
+                except JournalError as error:
+                    for sent in batch:
+                        sent.passed_on = False
+                    self._take_back(error)
+        finally:
+            self._flush = None
+
+    def _take_back(self, error: BaseException) -> None:
+        """Nothing of these was written, for certain: tell their callers so."""
+        unwritten = [sent for sent in self._sent if not sent.passed_on]
+        self._sent = [sent for sent in self._sent if sent.passed_on]
+        self._outbox = []
+        self._ahead = None
+        for sent in unwritten:
+            del self._by_data[sent.event.data]
+            if not sent.future.done():
+                sent.future.set_exception(error)
+
+    # --- doubt --------------------------------------------------------------------------------------------------------
+
+    def _on_deadline(self) -> None:
+        self._watch = None
+        waiting = [sent for sent in self._sent if not sent.in_doubt]
+        if not waiting:
+            return
+        loop = asyncio.get_running_loop()
+        if waiting[0].deadline > loop.time():
+            self._watch = loop.call_at(waiting[0].deadline, self._on_deadline)
+        else:
+            self._begin_doubt(TimeoutError(f"not confirmed within {self._append_timeout:g} s"))
+
+    def _begin_doubt(self, cause: BaseException) -> None:
+        """Something that was sent is not confirmed: write nothing more, and find out."""
+        doubtful = [sent for sent in self._sent if not sent.in_doubt]
+        if not doubtful or self._doubt is not None:
+            return
+        for sent in doubtful:
+            if sent.lease is not None:
+                sent.lease.in_doubt = True
+        unsent = failure(Code.NOT_WRITTEN, f"not written: an earlier append to scope {self.scope} is in doubt")
+        unsent.__cause__ = cause
+        self._take_back(unsent)
+        self._doubt = asyncio.create_task(self._find_out(cause), name=f"doubt {self.scope}")
+
+    async def _find_out(self, cause: BaseException) -> None:
+        flush = self._flush
+        if flush is not None and not isinstance(cause, OutcomeUnknownError):
+            flush.cancel()  # it hangs in an append whose time is over
+        try:
+            async with asyncio.timeout(self._append_timeout):
+                await self.catch_up()
+        except (JournalError, TimeoutError) as error:
+            cause = error
+        finally:
+            self._doubt = None
+        leases = {id(sent.lease): sent.lease for sent in self._sent if sent.lease is not None}
+        for sent in self._sent:
+            if not sent.in_doubt:
+                sent.in_doubt = True
+                self._tell_unknown(sent, cause)
+        self._ahead = None
+        for lease in list(self._leases.values()):
+            # Whoever has nothing left in doubt may go on.
+            if lease.in_doubt and id(lease) not in leases:
+                lease.in_doubt = False
+
+    def _tell_unknown(self, sent: _Sent, cause: BaseException) -> None:
+        if sent.future.done():
+            return
+        error = OutcomeUnknownError(
+            f"{_name(sent.receipt.record)} in scope {self.scope} was sent and not confirmed: it may count or not. "
+            "Take a fresh fence (Journal.refresh), which settles it",
+            receipt=sent.receipt,
+        )
+        error.__cause__ = cause
+        sent.future.set_exception(error)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _check_usable(self) -> None:
+        if self._failed is not None:
+            raise self._failed
+
+    def _fail(self, error: JournalError) -> None:
+        self._failed = error
+        self._release_barriers(error)
+        for lease in self._leases.values():
+            lease.lose(error)
+        for sent in self._sent:
+            if not sent.future.done():
+                self._tell_unknown(sent, error)
+
+    async def close(self) -> None:
+        """Stop the tail; what is still in flight gets no answer from here."""
+        self._failed = self._failed or failure(Code.CLOSED, f"the journal of scope {self.scope} was closed")
+        if self._watch is not None:
+            self._watch.cancel()
+        tasks = [task for task in (self._tail, self._flush, self._doubt) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._fail(self._failed)
+
+
+def _fenced(lease: Lease, state: ScopeState) -> FencedError:
+    holder = "another holder" if state.lease is None else state.lease.holder
+    return FencedError(
+        Code.STALE_FENCE,
+        f"scope {lease.scope} was taken over by {holder} with fence {state.fence}; this lease had {lease.fence}: stop, "
+        "and acquire a new lease to go on",
+        scope=str(lease.scope),
+        fence=int(lease.fence),
+        newer_fence=state.fence,
+        newer_holder=str(holder),
+    )

@@ -1,0 +1,285 @@
+"""The journal's SQLite file: recognising it, opening it, and one dedicated thread a connection.
+
+The log and the leases share one file, so what both need is here: the checks that keep a foreign, newer or damaged file
+unharmed, the translation of the driver's errors, and the thread through which a coroutine uses a connection.
+
+A new file is made complete under another name and then linked into place, so that the path never shows a half-made
+file, two processes that create it at once agree on one, and a file without content can only be a damaged one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import secrets
+import sqlite3
+import struct
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
+
+from journal.errors import Code, JournalError, failure
+
+APPLICATION_ID: Final = 0x464A_4E4C  # "FJNL"
+FILE_FORMAT: Final = 1
+BUSY_SECONDS: Final = 5.0
+
+_SCHEMA: Final = f"""
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {FILE_FORMAT};
+CREATE TABLE scopes (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+-- key is scope number * 2^40 + position: one b-tree, each scope's events next to each other and in order
+CREATE TABLE events (key INTEGER PRIMARY KEY, data BLOB NOT NULL, mac BLOB);
+CREATE TABLE leases (
+    scope TEXT PRIMARY KEY, fence INTEGER NOT NULL, lease_id BLOB NOT NULL, holder TEXT NOT NULL,
+    expires_at_micros INTEGER NOT NULL, released INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
+T = TypeVar("T")
+
+
+def connect(path: Path, *, create: bool = False, read_only: bool = False) -> sqlite3.Connection:
+    """Open the journal file at `path`; with `create`, make it when it is missing.
+
+    Raises:
+        InvalidContractError: `journal_missing_file`, or `journal_read_only` when it cannot be written.
+        IntegrityError: `journal_foreign_file`, `journal_damaged_file`.
+        UnknownEventError: `journal_format_too_new`.
+        UnavailableError: `journal_storage_full`, `journal_storage_busy`, `journal_storage_failed`.
+    """
+    try:
+        if create and not path.exists():
+            _make(path)
+        _recognise(path)
+        if not read_only and not os.access(path, os.W_OK):
+            raise failure(Code.READ_ONLY, f"{path} cannot be written: check its permissions", path=str(path))
+        connection = _open(path, read_only=read_only)
+    except (OSError, sqlite3.Error) as error:
+        raise translate(error, path) from error
+    return connection
+
+
+def _make(path: Path) -> None:
+    new = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        connection = sqlite3.connect(new)
+        try:
+            connection.executescript(f"BEGIN; {_SCHEMA} COMMIT; PRAGMA journal_mode = WAL;")
+        finally:
+            connection.close()
+        with contextlib.suppress(FileExistsError):  # another process was first: its file is as good
+            os.link(new, path)
+        directory = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    finally:
+        for leftover in (new, Path(f"{new}-wal"), Path(f"{new}-shm"), Path(f"{new}-journal")):
+            leftover.unlink(missing_ok=True)
+
+
+def _recognise(path: Path) -> None:
+    """Look at the file's first bytes, which never change after it was made, before SQLite touches anything."""
+    try:
+        with path.open("rb") as file:
+            header, size = file.read(100), os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise failure(Code.MISSING_FILE, f"there is no journal at {path}", path=str(path)) from None
+    if not header:
+        raise failure(
+            Code.DAMAGED_FILE,
+            f"{path} is empty, as no journal ever is: restore it from a backup, or remove it to start a new one",
+            path=str(path),
+        )
+    if not header.startswith(b"SQLite format 3\0"[: len(header)]):
+        raise failure(Code.FOREIGN_FILE, f"{path} is not a journal (not an SQLite file)", path=str(path))
+    if len(header) < 100:
+        raise _damaged(path, f"it has {size} bytes")
+    page_size, pages = struct.unpack(">H", header[16:18])[0], struct.unpack(">I", header[28:32])[0]
+    version, application = struct.unpack(">I", header[60:64])[0], struct.unpack(">I", header[68:72])[0]
+    if application != APPLICATION_ID:
+        raise failure(Code.FOREIGN_FILE, f"{path} is an SQLite file of another application", path=str(path))
+    if version > FILE_FORMAT:
+        raise failure(
+            Code.FORMAT_TOO_NEW,
+            f"{path} has file format {version}, this version knows up to {FILE_FORMAT}: upgrade fenced-journal",
+            path=str(path),
+        )
+    wal = Path(f"{path}-wal")
+    if not (wal.exists() and wal.stat().st_size) and pages * (page_size if page_size != 1 else 65_536) > size:
+        raise _damaged(path, f"it has {size} bytes, its header speaks of {pages} pages")
+
+
+def _damaged(path: Path, how: str) -> JournalError:
+    return failure(
+        Code.DAMAGED_FILE, f"{path} is damaged ({how}): restore it from a backup; it was left as it is", path=str(path)
+    )
+
+
+def _open(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    uri = path.absolute().as_uri()
+    if read_only and not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists():
+        # Nobody can be writing here, and SQLite could not make its shared-memory file.
+        uri += "?immutable=1"
+    elif read_only:
+        uri += "?mode=ro"
+    else:
+        uri += "?mode=rw"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("SELECT count(*) FROM events WHERE key < 0").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+_CODES: Final = {
+    sqlite3.SQLITE_FULL: (Code.STORAGE_FULL, "the disk is full: free some room and run again"),
+    sqlite3.SQLITE_BUSY: (Code.STORAGE_BUSY, "another process keeps it locked: run again, or find what holds it"),
+    sqlite3.SQLITE_LOCKED: (Code.STORAGE_BUSY, "another connection keeps it locked: run again"),
+    sqlite3.SQLITE_READONLY: (Code.READ_ONLY, "it cannot be written: check the permissions of file and folder"),
+    sqlite3.SQLITE_CANTOPEN: (Code.READ_ONLY, "it cannot be opened: check the permissions of file and folder"),
+    sqlite3.SQLITE_PERM: (Code.READ_ONLY, "access was denied: check the permissions of file and folder"),
+}
+
+
+def translate(error: OSError | sqlite3.Error, path: Path) -> JournalError:
+    """The journal's error for a driver's or the operating system's. The only place that knows theirs."""
+    if isinstance(error, OSError):
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+            return failure(Code.READ_ONLY, f"{path}: {error.strerror}: check the permissions", path=str(path))
+        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+            return failure(Code.MISSING_FILE, f"{path}: {error.strerror}", path=str(path))
+        code = Code.STORAGE_FULL if error.errno == errno.ENOSPC else Code.STORAGE_FAILED
+        return failure(code, f"{path}: {error.strerror}", path=str(path))
+    primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return _damaged(path, str(error))
+    if primary in _CODES:
+        code, advice = _CODES[primary]
+        return failure(code, f"{path}: {advice} ({error})", path=str(path))
+    if isinstance(error, sqlite3.OperationalError) and "no such table" in str(error):
+        return _damaged(path, str(error))
+    return failure(Code.STORAGE_FAILED, f"{path}: {error}", path=str(path))
+
+
+class SQLiteThread:
+    """One connection and the one thread that uses it; coroutines send it functions and await their results."""
+
+    def __init__(self, path: Path, *, create: bool = False, read_only: bool = False) -> None:
+        self.path = path
+        self._create = create
+        self._read_only = read_only
+        self._jobs: SimpleQueue[Any] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._starting = asyncio.Lock()
+        self._closed = False
+
+    async def call(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` in the thread. The driver's errors come back translated.
+
+        A caller that is cancelled does not wait; the work is still done.
+        """
+        await self.start()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+
+        def job(connection: sqlite3.Connection) -> None:
+            try:
+                result = work(connection)
+            except BaseException as error:  # noqa: BLE001  (it is raised in the caller)
+                _deliver(loop, _fail, future, self._translated(error))
+            else:
+                _deliver(loop, _succeed, future, result)
+
+        self._jobs.put(job)
+        return await future
+
+    async def close(self) -> None:
+        """Let the thread finish what it was given, then end it and close the connection."""
+        self._closed = True
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._jobs.put(None)
+            await asyncio.get_running_loop().run_in_executor(None, thread.join)
+
+    async def start(self) -> None:
+        """Connect, once; raises what `connect` raises."""
+        if self._closed:
+            raise failure(Code.CLOSED, f"{self.path} was closed")
+        if self._thread is not None:
+            return
+        async with self._starting:
+            await self._start_once()
+
+    async def _start_once(self) -> None:
+        if self._thread is not None:  # another coroutine was first
+            return
+        loop = asyncio.get_running_loop()
+        connected: asyncio.Future[None] = loop.create_future()
+        thread = threading.Thread(
+            target=self._main, args=(loop, connected), name=f"journal-sqlite-{self.path.name}", daemon=True
+        )
+        thread.start()
+        await connected
+        self._thread = thread
+
+    def _main(self, loop: asyncio.AbstractEventLoop, connected: asyncio.Future[None]) -> None:
+        try:
+            connection = connect(self.path, create=self._create, read_only=self._read_only)
+        except BaseException as error:  # noqa: BLE001  (it is raised in the caller)
+            _deliver(loop, _fail, connected, error)
+            return
+        _deliver(loop, _succeed, connected, None)
+        try:
+            self._work(connection)
+        finally:
+            connection.close()
+
+    def _work(self, connection: sqlite3.Connection) -> None:
+        while (job := self._jobs.get()) is not None:
+            job(connection)
+
+    def _translated(self, error: BaseException) -> BaseException:
+        if isinstance(error, OSError | sqlite3.Error):
+            translated = translate(error, self.path)
+            translated.__cause__ = error
+            return translated
+        return error
+
+
+def _deliver(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: Any) -> None:
+    # A loop that was closed has nobody left who waits.
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(call, *args)
+
+
+def _succeed(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
+def transaction(connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:
+    """Run `work` between BEGIN IMMEDIATE and COMMIT; anything that it raises rolls back."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        result = work(connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+    return result
