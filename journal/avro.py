@@ -322,9 +322,10 @@ class _Encoder:
             return self.write(self._named[type_], value)
         if isinstance(type_, list):
             return f"(b'\\0' if {value} is None else b'\\2' + {self.write(type_[1], value)})"
-        match type_["type"] if isinstance(type_, dict) else type_:
+        schema: dict[str, Any] = type_ if isinstance(type_, dict) else {"type": type_}
+        match schema["type"]:
             case "fixed":
-                return f"fixed({value}, {type_['size']})"
+                return f"fixed({value}, {schema['size']})"
             case "long":
                 return f"(small[{value}] if 0 <= {value} < 64 else long({value}))"
             case "boolean":
@@ -332,12 +333,12 @@ class _Encoder:
             case "string":
                 return f"string(str({value}))"
             case "enum":
-                return f"{self._symbols(type_)}[{value}]"
+                return f"{self._symbols(schema)}[{value}]"
             case "array":
-                items = f"[{self.write(type_['items'], 'item')} for item in {value}]"
+                items = f"[{self.write(schema['items'], 'item')} for item in {value}]"
                 return f"(long(len({value})) + b''.join({items}) + b'\\0' if {value} else b'\\0')"
             case "record":
-                return " + ".join(self.write(*field) for field in self._nested(type_, value))
+                return " + ".join(self.write(*field) for field in self._nested(schema, value))
             case other:
                 raise ValueError(f"no encoder for {other}")
 

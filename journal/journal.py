@@ -11,7 +11,7 @@ import contextlib
 import difflib
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -56,6 +56,7 @@ from journal.records import (
 from journal.spine import Spine
 
 DEFAULT_TTL: Final = timedelta(seconds=30)
+MAX_TTL: Final = timedelta(days=30)
 DEFAULT_APPEND_TIMEOUT: Final = timedelta(seconds=5)
 _CONTENDED_PAUSE: Final = 0.1
 _ATTEMPTS: Final = 20
@@ -177,8 +178,12 @@ class Journal:
             LeaseContendedError: another holder kept it; says who and until when.
             InvalidContractError: `journal_unknown_scope`.
             UnavailableError: the store or the log did not answer.
-            OperationCancelledError, ResourceLimitError: by `control`.
+            OperationCancelledError, ResourceLimitError: by `control`; the latter also for a `ttl` over 30 days.
         """
+        if not timedelta(0) < ttl <= MAX_TTL:
+            raise failure(
+                Code.LIMIT_EXCEEDED, f"a lease lasts more than 0 s and at most {MAX_TTL.days} days, not {ttl}"
+            )
         return await self._acquire(scope, holder, ttl, control or Control(), _Patience(wait, on_wait))
 
     @asynccontextmanager
@@ -190,7 +195,7 @@ class Journal:
         ttl: timedelta = DEFAULT_TTL,
         wait: timedelta | None = None,
         control: Control | None = None,
-    ) -> AsyncIterator[Lease]:
+    ) -> AsyncGenerator[Lease, None]:
         """`acquire`, and `release` at the end of the block."""
         lease = await self.acquire(scope, holder, ttl=ttl, wait=wait, control=control)
         try:

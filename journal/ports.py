@@ -52,9 +52,9 @@ class Log(Protocol):
         """Append events in order. Returning means that the log confirmed; the caller still believes only what it reads.
 
         Raises:
-            UnavailableError: nothing was written, and nothing of this call will be.
             OutcomeUnknownError: some or all may be in the log, now or later.
-            InvalidContractError: `journal_unknown_scope`, `journal_read_only`: nothing was written.
+            UnavailableError, and every other JournalError: nothing was written, and nothing of this call will be.
+            InvalidContractError: `journal_unknown_scope`, `journal_read_only`; nothing was written.
         """
         ...
 

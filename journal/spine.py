@@ -175,13 +175,17 @@ class Spine:
             async with aclosing(self._log.tail(self.scope, after=after)) as batches:
                 async for batch in batches:
                     self._take(batch)
+            raise failure(Code.STORAGE_FAILED, f"the log stopped telling what is new in scope {self.scope}")
+        except UnavailableError as error:
+            self._tail = None  # the next operation starts another
+            self._release_barriers(error)
+            self._begin_doubt(error)
         except JournalError as error:
-            if isinstance(error, UnavailableError):
-                self._tail = None  # the next operation starts another
-                self._release_barriers(error)
-                self._begin_doubt(error)
-            else:
-                self._fail(error)
+            self._fail(error)
+        except Exception as error:  # a defect of the adapter must not leave anybody waiting
+            failed = failure(Code.STORAGE_FAILED, f"following scope {self.scope} failed: {error!r}")
+            failed.__cause__ = error
+            self._fail(failed)
 
     def _take(self, batch: Sequence[StoredEvent]) -> None:
         state, read, sent = self.state, self._codec.read, self._by_data
@@ -317,8 +321,7 @@ class Spine:
         self._by_data[data] = sent
         self._outbox.append(sent)
         self.follow()
-        if self._flush is None:
-            self._flush = asyncio.create_task(self._flush_outbox(), name=f"append {self.scope}")
+        self._start_flush()
         if self._watch is None:
             self._watch = loop.call_at(sent.deadline, self._on_deadline)
         return future
@@ -350,8 +353,16 @@ class Spine:
                     for sent in batch:
                         sent.passed_on = False
                     self._take_back(error)
+                except Exception as error:  # no explicit answer is no answer
+                    self._begin_doubt(error)
         finally:
             self._flush = None
+            if self._outbox and self._failed is None:
+                self._start_flush()
+
+    def _start_flush(self) -> None:
+        if self._flush is None:
+            self._flush = asyncio.create_task(self._flush_outbox(), name=f"append {self.scope}")
 
     def _take_back(self, error: BaseException) -> None:
         """Nothing of these was written, for certain: tell their callers so."""

@@ -26,7 +26,7 @@ from journal.errors import Code, JournalError, failure
 
 APPLICATION_ID: Final = 0x464A_4E4C  # "FJNL"
 FILE_FORMAT: Final = 1
-BUSY_SECONDS: Final = 5.0
+BUSY_SECONDS: Final = 4.0  # below the default timeout of an append, so that a locked file gives an explicit no
 
 _SCHEMA: Final = f"""
 PRAGMA application_id = {APPLICATION_ID};
@@ -196,9 +196,9 @@ class SQLiteThread:
             try:
                 result = work(connection)
             except BaseException as error:  # noqa: BLE001  (it is raised in the caller)
-                _deliver(loop, _fail, future, self._translated(error))
+                deliver(loop, _fail, future, self._translated(error))
             else:
-                _deliver(loop, _succeed, future, result)
+                deliver(loop, _succeed, future, result)
 
         self._jobs.put(job)
         return await future
@@ -236,9 +236,9 @@ class SQLiteThread:
         try:
             connection = connect(self.path, create=self._create, read_only=self._read_only)
         except BaseException as error:  # noqa: BLE001  (it is raised in the caller)
-            _deliver(loop, _fail, connected, error)
+            deliver(loop, _fail, connected, error)
             return
-        _deliver(loop, _succeed, connected, None)
+        deliver(loop, _succeed, connected, None)
         try:
             self._work(connection)
         finally:
@@ -256,8 +256,8 @@ class SQLiteThread:
         return error
 
 
-def _deliver(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: Any) -> None:
-    # A loop that was closed has nobody left who waits.
+def deliver(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *args: Any) -> None:
+    """Have `call` run on a loop, from a thread; a loop that was closed has nobody left who waits."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(call, *args)
 

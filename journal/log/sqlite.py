@@ -26,7 +26,7 @@ from typing import Any, Final
 from journal.errors import Code, JournalError, OutcomeUnknownError, failure
 from journal.identities import Position, Scope
 from journal.ports import Outgoing, StoredEvent
-from journal.sqlite_file import SQLiteThread, transaction, translate
+from journal.sqlite_file import SQLiteThread, deliver, transaction, translate
 
 _SHIFT: Final = 40  # see the schema in sqlite_file: key = scope number * 2^40 + position
 _BATCH: Final = 2_000
@@ -232,8 +232,7 @@ class _Handover:
     def send(self) -> None:
         for loop in {id(loop): loop for loop, _, _ in self.calls}.values():
             mine = [(call, argument) for target, call, argument in self.calls if target is loop]
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_run_all, mine)
+            deliver(loop, _run_all, mine)
 
 
 def _run_all(calls: list[tuple[Callable[..., None], Any]]) -> None:
@@ -306,9 +305,9 @@ class _WriterThread(SQLiteThread):
             connection.execute("BEGIN IMMEDIATE")
             for append in appends:
                 _insert(connection, append)
-        except sqlite3.Error as error:
-            # Nothing is written before COMMIT, so this is an explicit no.
-            self._abort(connection, appends, translate(error, self.path), error)
+        except Exception as error:  # whatever it is, nothing is written before COMMIT: an explicit no
+            refusal = translate(error, self.path) if isinstance(error, sqlite3.Error) else _refusal(error)
+            self._abort(connection, appends, refusal, error)
         else:
             try:
                 connection.execute("COMMIT")
@@ -322,9 +321,7 @@ class _WriterThread(SQLiteThread):
         handover.send()
 
     @staticmethod
-    def _abort(
-        connection: sqlite3.Connection, appends: list[_Append], error: JournalError, cause: sqlite3.Error
-    ) -> None:
+    def _abort(connection: sqlite3.Connection, appends: list[_Append], error: JournalError, cause: Exception) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
         error.__cause__ = cause
@@ -364,6 +361,10 @@ class _WriterThread(SQLiteThread):
         handover = _Handover([(tail.loop, tail.fail, self._translated(error)) for tail in tails])
         self._tails = [tail for tail in self._tails if tail not in tails]
         handover.send()
+
+
+def _refusal(error: Exception) -> JournalError:
+    return failure(Code.STORAGE_FAILED, f"the append could not be prepared: {error!r}")
 
 
 def _insert(connection: sqlite3.Connection, append: _Append) -> None:
