@@ -167,20 +167,26 @@ def _admit_genesis(state: ScopeState, event: Event) -> Ruling:
 class Pending:
     """One event that was sent and is not settled.
 
-    `rooted` says that its parent was a head that the writer had read; otherwise its parent is the event before it in
-    the writer's chain. `verdict` is the last one that the writer's own fold gave to a copy of it.
+    `rooted` says that its parent was a head that the writer had read; otherwise its parent is an earlier event of the
+    writer's own, in flight too. `verdict` is what the writer's own fold said of copies of it.
     """
 
+    hash: bytes
     parent: bytes
     fence: int
     rooted: bool
     verdict: Verdict | None = None
 
+    def note(self, verdict: Verdict) -> None:
+        """Remember what a copy was judged. Behind one that counts, or is void for ever, a copy says nothing new."""
+        if self.verdict is None or self.verdict == _VOID[Code.STALE_PARENT]:
+            self.verdict = verdict
+
 
 def settle(state: ScopeState, chain: Sequence[Pending]) -> list[Verdict | None]:
     """Decide what the writer of `chain` may be told, given all that it has folded; None: not yet.
 
-    `chain` is in order of sending, each event the parent of the next. An admitted event is final: the head moved on, so
+    `chain` is in order of sending, so that an event comes after its parent. An admitted event is final: the head moved on, so
     every other copy is void by its parent. A void one is final when no later copy can count, which is when
 
     * a rule other than `stale_parent` voided a copy (what is before that rule depends on bytes and keys alone; what is
@@ -193,24 +199,23 @@ def settle(state: ScopeState, chain: Sequence[Pending]) -> list[Verdict | None]:
     It is not final while its parent may still become the head: of two events in flight the second may arrive first, and
     count when both arrive again.
     """
-    answers: list[Verdict | None] = []
+    answers: dict[bytes, Verdict | None] = {}
     for pending in chain:
-        previous = answers[-1] if answers and not pending.rooted else None
-        answers.append(_settle_one(state, pending, previous))
-    return answers
+        answers[pending.hash] = _settle_one(state, pending, answers.get(pending.parent))
+    return list(answers.values())
 
 
-def _settle_one(state: ScopeState, pending: Pending, previous: Verdict | None) -> Verdict | None:
+def _settle_one(state: ScopeState, pending: Pending, of_parent: Verdict | None) -> Verdict | None:
     verdict = pending.verdict
     if isinstance(verdict, Admitted):
         return verdict
     if verdict is not None and verdict.reason is not Code.STALE_PARENT:
         return verdict
-    if isinstance(previous, Void):
+    if isinstance(of_parent, Void):
         return _VOID[Code.STALE_PARENT]
     if pending.fence < state.fence:
         return verdict or _VOID[Code.STALE_FENCE]
-    parent_was_head = pending.rooted or isinstance(previous, Admitted)
+    parent_was_head = pending.rooted or isinstance(of_parent, Admitted)
     if parent_was_head and state.head != pending.parent:
         return _VOID[Code.STALE_PARENT]
     return None

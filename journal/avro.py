@@ -6,6 +6,8 @@ and `journal verify` asks it again for every event. Only `codec` uses this modul
 
 A decoder accepts exactly one event: trailing bytes, an enum index or union branch that does not exist, a number of more
 than 64 bits, or an array longer than its bytes are errors (ValueError, IndexError, struct.error), never guesses.
+
+A later version of a schema adds fields with defaults to the body itself; the records nested in it never change.
 """
 
 from __future__ import annotations
@@ -115,20 +117,28 @@ def compile_decoder(writer: PublishedSchema, reader: PublishedSchema) -> Decode:
     """Generate `decode(data, at)` for bodies that `writer` wrote, giving the fields of `reader`."""
     generator = _Generator(writer.json)
     variables = generator.read_fields(body_fields(writer.json))
+    named = named_types(reader.json)
     results = []
     for field in body_fields(reader.json):
         name = field["name"]
-        results.append(variables[name] if name in variables else generator.constant(_default(field)))
+        results.append(variables[name] if name in variables else generator.constant(_default(field, named)))
     generator.emit("if at != size: raise ValueError('bytes behind the event or missing from it')")
     generator.emit(f"return ({''.join(f'{result}, ' for result in results)})")
     return generator.function(f"{writer.type.value}.v{writer.version}")
 
 
-def _default(field: dict[str, Any]) -> Any:
+def _default(field: dict[str, Any], named: Mapping[str, dict[str, Any]]) -> Any:
+    """The default of a field that came later, in the form that a decoder gives."""
     type_ = field["type"]
-    if isinstance(type_, dict) and type_["type"] == "enum":
-        return ENUMS[type_["name"]][field["default"]]
-    return field["default"]
+    match named.get(type_, type_) if isinstance(type_, str) else type_:
+        case {"type": "enum", "name": name}:
+            return ENUMS[name][field["default"]]
+        case {"type": "fixed"}:
+            return field["default"].encode("latin-1")  # Avro writes the bytes of a default as code points
+        case {"type": "array"}:
+            return tuple(field["default"])
+        case _:
+            return field["default"]
 
 
 def named_types(type_: Any) -> dict[str, dict[str, Any]]:
@@ -219,7 +229,7 @@ class _Generator:
 
     def _string(self, _: Any) -> str:
         length = self._raw_long()
-        self.emit(f"if {length} < 0: raise ValueError('a string of negative length')")
+        self.emit(f"if not 0 <= {length} <= size - at: raise ValueError('a string longer than its bytes')")
         value = self.variable()
         self.emit(f"{value} = data[at:at + {length}].decode(); at += {length}")
         return value

@@ -7,6 +7,7 @@ the bodies go through the functions that `avro` compiles from the published sche
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -101,10 +102,9 @@ class Key:
     @classmethod
     def parse(cls, text: str) -> Key:
         """Read 64 hex digits. Raises `journal_invalid_key`, which does not repeat the text."""
-        try:
-            return cls(bytes.fromhex(text))
-        except ValueError:
-            raise failure(Code.INVALID_KEY, "an authentication key is written as 64 hex digits") from None
+        if not re.fullmatch(r"[0-9A-Fa-f]{64}", text):
+            raise failure(Code.INVALID_KEY, "an authentication key is written as 64 hex digits")
+        return cls(bytes.fromhex(text))
 
     def mac(self, data: bytes) -> bytes:
         """Key id (8 bytes) and keyed BLAKE3 (32 bytes) of `data`."""

@@ -24,7 +24,7 @@ class Cancellation:
     """
 
     def __init__(self) -> None:
-        self._cancelled = threading.Event()
+        self._cancelled = False
         # Re-entrant, because a signal handler may call `cancel` while this very thread holds it.
         self._lock = threading.RLock()
         self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = set()
@@ -32,22 +32,22 @@ class Cancellation:
     def cancel(self) -> None:
         """Request cancellation and wake every waiter. Calling it again changes nothing."""
         with self._lock:
-            self._cancelled.set()
+            self._cancelled = True
             waiters, self._waiters = self._waiters, set()
         for loop, waiter in waiters:
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # a loop that was closed has nobody left who waits
                 loop.call_soon_threadsafe(_wake, waiter)
 
     @property
     def is_cancelled(self) -> bool:
         """Whether cancellation was requested."""
-        return self._cancelled.is_set()
+        return self._cancelled
 
     async def cancelled(self) -> None:
         """Return once cancellation was requested."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            if self._cancelled.is_set():
+            if self._cancelled:
                 return
             entry = (loop, loop.create_future())
             self._waiters.add(entry)

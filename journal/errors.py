@@ -222,7 +222,9 @@ _RESOURCE_LIMIT = frozenset(
         Code.EVENT_TOO_LARGE,
     }
 )
-_UNAVAILABLE = frozenset({Code.NOT_WRITTEN, Code.STORAGE_FULL, Code.STORAGE_BUSY, Code.STORAGE_FAILED})
+_UNAVAILABLE = frozenset(
+    {Code.NOT_WRITTEN, Code.LEASE_IN_DOUBT, Code.STORAGE_FULL, Code.STORAGE_BUSY, Code.STORAGE_FAILED}
+)
 _FORGED = frozenset({Code.FORGED, Code.KEY_REQUIRED, Code.KEY_UNEXPECTED})
 
 
@@ -238,6 +240,12 @@ def failure(code: Code, message: str, **details: Any) -> JournalError:
         return UnavailableError(code, message, **details)
     if code in _FORGED:
         return ForgedError(code, message, **details)
+    if code is Code.LEASE_LOST:
+        return LeaseLostError(code, message, **details)
+    if code is Code.LEASE_CONTENDED:
+        return LeaseContendedError(message, **details)
+    if code is Code.OUTCOME_UNKNOWN:
+        return OutcomeUnknownError(message, **details)
     if code is Code.CANCELLED:
         return OperationCancelledError(code, message, **details)
     if code is Code.HISTORY_LOST:

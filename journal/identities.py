@@ -119,10 +119,9 @@ class _Hex(bytes):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read the form that `str()` shows. Raises `journal_invalid_digest`."""
-        try:
-            return cls(bytes.fromhex(text))
-        except ValueError:
-            raise failure(Code.INVALID_DIGEST, f"{text!r:.100} is not {2 * cls.size} hex digits", value=text) from None
+        if not re.fullmatch(rf"[0-9A-Fa-f]{{{2 * cls.size}}}", text):
+            raise failure(Code.INVALID_DIGEST, f"{text!r:.100} is not {2 * cls.size} hex digits", value=text)
+        return cls(bytes.fromhex(text))
 
     def __str__(self) -> str:
         return self.hex()

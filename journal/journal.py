@@ -28,7 +28,6 @@ from journal.errors import (
     JournalError,
     LeaseContendedError,
     OutcomeUnknownError,
-    UnavailableError,
     failure,
 )
 from journal.events import NO_LEASE, NO_PARENT, Event, EventType, Readable
@@ -111,7 +110,7 @@ class Journal:
             return
         try:
             for lease in list(self._held):
-                with contextlib.suppress(UnavailableError, OutcomeUnknownError):
+                with contextlib.suppress(JournalError):
                     await self.release(lease)  # a lease that cannot be given back runs out by itself
         finally:
             self._closed = True

@@ -147,6 +147,9 @@ class Spine:
                     await self._read_to_end()
                     return self.state
         end = await self._log.end(self.scope)
+        self._check_usable()
+        if self._tail is None:  # it failed meanwhile, and nobody would pass the barrier
+            return await self.catch_up()
         if end is not None and (self.state.position is None or self.state.position < end):
             barrier = _Barrier(end, asyncio.get_running_loop().create_future())
             self._barriers.append(barrier)
@@ -182,7 +185,7 @@ class Spine:
             self._begin_doubt(error)
         except JournalError as error:
             self._fail(error)
-        except Exception as error:  # a defect of the adapter must not leave anybody waiting
+        except Exception as error:  # noqa: BLE001  (a defect of the adapter must not leave anybody waiting)
             failed = failure(Code.STORAGE_FAILED, f"following scope {self.scope} failed: {error!r}")
             failed.__cause__ = error
             self._fail(failed)
@@ -194,7 +197,7 @@ class Spine:
             own = sent.get(data)
             if own is not None and own.mac == mac:
                 own.event.position = position
-                own.pending.verdict = step(state, own.event)
+                own.pending.note(step(state, own.event))
                 mine = True
             else:
                 verdict = step(state, read(position, data, mac))
@@ -209,15 +212,16 @@ class Spine:
     def _settle(self) -> None:
         answers = settle(self.state, [sent.pending for sent in self._sent])
         waiting: list[_Sent] = []
-        previous: Verdict | None = None
+        counted = {
+            sent.event.hash for sent, answer in zip(self._sent, answers, strict=True) if isinstance(answer, Admitted)
+        }
         for sent, answer in zip(self._sent, answers, strict=True):
             if answer is None:
-                # What it follows was admitted, so from now on its parent is a head that was read.
-                sent.pending.rooted = sent.pending.rooted or isinstance(previous, Admitted)
+                # When what it follows counts, its parent is from now on a head that was read.
+                sent.pending.rooted = sent.pending.rooted or sent.pending.parent in counted
                 waiting.append(sent)
             else:
                 self._answer(sent, answer)
-            previous = answer
         self._sent = waiting
 
     def _answer(self, sent: _Sent, verdict: Verdict) -> None:
@@ -312,7 +316,7 @@ class Spine:
             # An exact retry of what is in the log already: the log needs no second copy.
             future.set_result(JournalEntry(SequenceNumber(verdict.sequence), record))
             return future
-        pending = Pending(ahead.head, fence, rooted=ahead.head == self.state.head)
+        pending = Pending(event.hash, ahead.head, fence, rooted=ahead.head == self.state.head)
         evolve(ahead, event, verdict)
         sent = _Sent(
             event, mac, pending, Receipt(self.scope, record), lease, loop.time() + self._append_timeout, future
@@ -353,7 +357,7 @@ class Spine:
                     for sent in batch:
                         sent.passed_on = False
                     self._take_back(error)
-                except Exception as error:  # no explicit answer is no answer
+                except Exception as error:  # noqa: BLE001  (no explicit answer is no answer)
                     self._begin_doubt(error)
         finally:
             self._flush = None

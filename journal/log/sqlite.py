@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -30,6 +31,8 @@ from journal.sqlite_file import SQLiteThread, deliver, transaction, translate
 
 _SHIFT: Final = 40  # see the schema in sqlite_file: key = scope number * 2^40 + position
 _BATCH: Final = 2_000
+_BATCH_BYTES: Final = 8 * 2**20
+_FETCH: Final = 16
 _MAX_WAITING: Final = 20_000
 
 
@@ -134,9 +137,17 @@ def _last(connection: sqlite3.Connection, base: int) -> int:
 
 
 def _rows(connection: sqlite3.Connection, key: int, last: int) -> list[_Row]:
-    return connection.execute(
+    """The next rows, at most `_BATCH` and about `_BATCH_BYTES`, at least one when there is one."""
+    cursor = connection.execute(
         "SELECT key, data, mac FROM events WHERE key > ? AND key <= ? ORDER BY key LIMIT ?", (key, last, _BATCH)
-    ).fetchall()
+    )
+    rows: list[_Row] = []
+    size = 0
+    while size < _BATCH_BYTES and (some := cursor.fetchmany(_FETCH)):
+        rows += some
+        size += sum(len(data) for _, data, _ in some)
+    cursor.close()
+    return rows
 
 
 def _reading(key: int, last: int) -> Callable[[sqlite3.Connection], list[_Row]]:
@@ -185,13 +196,30 @@ class _Tail:
         self.base = base
         self.key = key
         self.loop = loop
-        self.waiting = 0  # rows handed over and not yet taken; keeps a slow follower from filling the memory
+        self.behind = True  # whether there may be rows that were not handed over; the thread's
+        self._pushed = 0  # rows handed over, counted by the thread
+        self._taken = 0  # rows taken, counted by the loop
+        self._closed = False
         self._batches: list[list[StoredEvent]] = []
         self._error: BaseException | None = None
         self._arrived: asyncio.Future[None] | None = None
 
-    def push(self, batch: list[StoredEvent]) -> None:
+    @property
+    def has_room(self) -> bool:
+        """Whether more rows may be handed over; keeps a slow follower from filling the memory."""
+        return self._pushed - self._taken < _MAX_WAITING
+
+    def hand_over(self, rows: list[_Row], handover: _Handover) -> None:
+        self.key = rows[-1][0]
+        self._pushed += len(rows)
+        handover.calls.append((self.loop, self._push, _stored(self.base, rows)))
+
+    def _push(self, batch: list[StoredEvent]) -> None:
         self._batches.append(batch)
+        self._wake()
+
+    def close(self, _: object) -> None:
+        self._closed = True
         self._wake()
 
     def fail(self, error: BaseException) -> None:
@@ -206,10 +234,12 @@ class _Tail:
         while True:
             while self._batches:
                 batch = self._batches.pop(0)
-                self.waiting -= len(batch)
+                self._taken += len(batch)
                 yield batch
             if self._error is not None:
                 raise self._error
+            if self._closed:
+                return
             self._arrived = self.loop.create_future()
             await self._arrived
 
@@ -246,6 +276,7 @@ class _WriterThread(SQLiteThread):
         self._poll = poll.total_seconds()
         self._tails: list[_Tail] = []
         self._version = 0
+        self._next_look = 0.0
 
     async def append(self, scope: Scope, events: Sequence[Outgoing]) -> None:
         await self.start()
@@ -282,21 +313,31 @@ class _WriterThread(SQLiteThread):
                 self._commit(connection, appends)
                 appends = []
                 if job is None:
+                    _Handover([(tail.loop, tail.close, None) for tail in self._tails]).send()
                     return
                 job(connection)
             self._commit(connection, appends)
-            if not jobs:
+            # Also between jobs: one busy scope must not keep the tails of others from foreign events.
+            if self._tails and time.monotonic() >= self._next_look:
                 self._look_around(connection)
 
     def _take_jobs(self) -> list[Any]:
         """All jobs that wait, the first of them awaited; none when it is time to look for foreign events."""
         jobs: list[Any] = []
         try:
-            jobs.append(self._jobs.get(timeout=self._poll if self._tails else None))
+            jobs.append(self._jobs.get(timeout=self._pause()))
             while True:
                 jobs.append(self._jobs.get_nowait())
         except Empty:
             return jobs
+
+    def _pause(self) -> float | None:
+        if not self._tails:
+            return None
+        if any(tail.behind and tail.has_room for tail in self._tails):
+            self._next_look = 0.0
+            return 0.0
+        return max(0.0, self._next_look - time.monotonic())
 
     def _commit(self, connection: sqlite3.Connection, appends: list[_Append]) -> None:
         if not appends:
@@ -305,7 +346,7 @@ class _WriterThread(SQLiteThread):
             connection.execute("BEGIN IMMEDIATE")
             for append in appends:
                 _insert(connection, append)
-        except Exception as error:  # whatever it is, nothing is written before COMMIT: an explicit no
+        except Exception as error:  # noqa: BLE001  (whatever it is, nothing is written before COMMIT: an explicit no)
             refusal = translate(error, self.path) if isinstance(error, sqlite3.Error) else _refusal(error)
             self._abort(connection, appends, refusal, error)
         else:
@@ -330,30 +371,28 @@ class _WriterThread(SQLiteThread):
 
     def _look_around(self, connection: sqlite3.Connection) -> None:
         """Has another process committed something? SQLite's data version says so without reading a table."""
+        self._next_look = time.monotonic() + self._poll
         try:
             (version,) = connection.execute("PRAGMA data_version").fetchone()
         except sqlite3.Error as error:
             self._fail_tails(self._tails, error)
             return
-        if version != self._version or any(tail.waiting for tail in self._tails):
-            self._version = version
-            handover = _Handover()
-            self._feed(connection, self._tails, handover)
-            handover.send()
+        changed, self._version = version != self._version, version
+        handover = _Handover()
+        self._feed(connection, [tail for tail in self._tails if changed or tail.behind], handover)
+        handover.send()
 
     def _feed(self, connection: sqlite3.Connection, tails: list[_Tail], handover: _Handover) -> None:
         for tail in tails:
             try:
-                while tail.waiting < _MAX_WAITING:
+                tail.behind = True
+                while tail.has_room:
                     rows = _rows(connection, tail.key, tail.base + (1 << _SHIFT) - 1)
                     if not rows:
+                        tail.behind = False
                         break
                     _check_dense(tail.scope, tail.base, tail.key, rows)
-                    tail.key = rows[-1][0]
-                    tail.waiting += len(rows)
-                    handover.calls.append((tail.loop, tail.push, _stored(tail.base, rows)))
-                    if len(rows) < _BATCH:
-                        break
+                    tail.hand_over(rows, handover)
             except (sqlite3.Error, JournalError) as error:
                 self._fail_tails([tail], error)
 
