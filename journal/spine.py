@@ -141,20 +141,24 @@ class Spine:
             UnavailableError: the log did not answer.
         """
         self._check_usable()
-        if self._tail is None:
+        if not self._following:
             async with self._reading:
-                if self._tail is None:
+                if not self._following:
                     await self._read_to_end()
                     return self.state
         end = await self._log.end(self.scope)
         self._check_usable()
-        if self._tail is None:  # it failed meanwhile, and nobody would pass the barrier
+        if not self._following:  # it failed meanwhile, and nobody would pass the barrier
             return await self.catch_up()
         if end is not None and (self.state.position is None or self.state.position < end):
             barrier = _Barrier(end, asyncio.get_running_loop().create_future())
             self._barriers.append(barrier)
             await barrier.reached
         return self.state
+
+    @property
+    def _following(self) -> bool:
+        return self._tail is not None
 
     async def _read_to_end(self) -> None:
         async with aclosing(self._log.read(self.scope, after=self._position())) as batches:

@@ -1,0 +1,60 @@
+"""How the command ends: its exit codes.
+
+| code | meaning                                                                                       |
+|------|-----------------------------------------------------------------------------------------------|
+| 0    | done                                                                                          |
+| 1    | failed                                                                                        |
+| 2    | usage: an option, a setting or a name is wrong, or the scope must be named                    |
+| 3    | another holder has the lease                                                                  |
+| 4    | an operator has to decide                                                                     |
+| 5    | pending or differs                                                                            |
+| 6    | integrity: evidence contradicts evidence, history is lost, the key is missing or wrong        |
+| 130  | interrupted                                                                                   |
+| 141  | whoever read the output is gone                                                               |
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from journal.errors import Code, IntegrityError, JournalError, LeaseContendedError
+
+
+class Exit(IntEnum):
+    """Exit codes of the command."""
+
+    DONE = 0
+    FAILED = 1
+    USAGE = 2
+    CONTENDED = 3
+    OPERATOR = 4
+    PENDING = 5
+    INTEGRITY = 6
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+_USAGE: Final = frozenset(
+    {
+        Code.INVALID_SETTINGS,
+        Code.INVALID_SCOPE,
+        Code.INVALID_MIGRATION_ID,
+        Code.INVALID_DIGEST,
+        Code.INVALID_KEY,
+        Code.INVALID_HOLDER,
+        Code.INVALID_TEXT,
+    }
+)
+_OPERATOR: Final = frozenset({Code.UNIT_IN_DOUBT})
+
+
+def exit_code(error: JournalError) -> Exit:
+    """The exit code that an error ends the command with."""
+    if error.code in _USAGE:
+        return Exit.USAGE
+    if error.code in _OPERATOR:
+        return Exit.OPERATOR
+    if isinstance(error, LeaseContendedError):
+        return Exit.CONTENDED
+    return Exit.INTEGRITY if isinstance(error, IntegrityError) else Exit.FAILED
