@@ -48,6 +48,8 @@ class Void(NamedTuple):
 
 Verdict: TypeAlias = Admitted | Void
 
+_LEASE_ACQUIRED: Final = EventType.LEASE_ACQUIRED
+
 
 _VOID: Final[Mapping[Code, Void]] = {code: Void(code) for code in Code}
 
@@ -84,7 +86,7 @@ def _rule_on(state: ScopeState, event: Readable) -> Ruling:
         return Code.FORGED
     if event.parent != state.head:
         return Code.STALE_PARENT
-    if event.type is EventType.LEASE_ACQUIRED:
+    if event.type is _LEASE_ACQUIRED:
         if event.fence <= state.fence:
             return Code.FENCE_NOT_MONOTONIC
     elif event.lease_id != state.lease_id or event.fence != state.fence:

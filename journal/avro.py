@@ -287,7 +287,10 @@ class _Generator:
         return decode
 
 
-# --- encoding ----
+# --- encoding ---------------------------------------------------------------------------------------------------------
+
+
+_ONE_BYTE: Final = tuple(bytes((word,)) for word in range(0x80))
 
 
 def write_long(value: int) -> bytes:
@@ -295,6 +298,21 @@ def write_long(value: int) -> bytes:
     if not -(2**63) <= value < 2**63:
         raise ValueError("a number of more than 64 bits")
     word = (value << 1) ^ (value >> 63)
+    if word < 0x80:
+        return _ONE_BYTE[word]
+    if 2**49 <= word < 2**56:  # what an instant takes, so every event has one
+        return bytes(
+            (
+                word & 0x7F | 0x80,
+                word >> 7 & 0x7F | 0x80,
+                word >> 14 & 0x7F | 0x80,
+                word >> 21 & 0x7F | 0x80,
+                word >> 28 & 0x7F | 0x80,
+                word >> 35 & 0x7F | 0x80,
+                word >> 42 & 0x7F | 0x80,
+                word >> 49,
+            )
+        )
     parts = bytearray()
     while word > 0x7F:
         parts.append(word & 0x7F | 0x80)

@@ -7,11 +7,11 @@ the bodies go through the functions that `avro` compiles from the published sche
 from __future__ import annotations
 
 import hmac
+import os
 import re
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from blake3 import blake3
@@ -133,6 +133,7 @@ class Keyring:
 
 # --- reading ----------------------------------------------------------------------------------------------------------
 
+_FENCE_OFFSET: Final = 90
 _EIGHT_BYTE_LONG_MASK: Final = 0x8080808080808080
 _EIGHT_BYTE_LONG: Final = 0x0080808080808080
 
@@ -150,11 +151,11 @@ class Codec:
         try:
             if data[:2] != MAGIC:
                 return Undecodable(position, data)
-            fence = data[90]
+            fence = data[_FENCE_OFFSET]
             if fence < 0x80:
-                fence, at = (fence >> 1) ^ -(fence & 1), 91
+                fence, at = (fence >> 1) ^ -(fence & 1), _FENCE_OFFSET + 1
             else:
-                fence, at = read_long(data, 90)
+                fence, at = read_long(data, _FENCE_OFFSET)
             if int.from_bytes(data[at : at + 8], "little") & _EIGHT_BYTE_LONG_MASK == _EIGHT_BYTE_LONG:
                 start = at + 8  # what instants from 1978 to 3111 take
             else:
@@ -205,25 +206,45 @@ class Codec:
         Raises:
             ResourceLimitError: `journal_event_too_large`.
         """
-        prefix, encode = _writers()[type(record)]
-        data = b"".join(
-            (
-                prefix,
-                incarnation,
-                event_id or secrets.token_bytes(16),
-                lease_id,
-                parent,
-                write_long(fence),
-                write_long(recorded_at),
-                write_string(scope),
-                encode(record),
-            )
-        )
+        prefix, _, encode = _writers()[type(record)]
+        fence_bytes, scope_bytes = _fence_and_scope(fence, scope)
+        time_bytes = write_long(recorded_at)
+        identity = (incarnation, event_id or os.urandom(16), lease_id, parent)
+        data = b"".join((prefix, *identity, fence_bytes, time_bytes, scope_bytes, encode(record)))
         if len(data) > self.max_event_bytes:
             raise failure(
                 Code.EVENT_TOO_LARGE, f"the event has {len(data)} bytes, over the limit of {self.max_event_bytes}"
             )
         return data
+
+    def draft(
+        self,
+        record: Record,
+        *,
+        scope: str,
+        incarnation: bytes,
+        lease_id: bytes,
+        parent: bytes,
+        fence: int,
+        recorded_at: int,
+    ) -> tuple[Event, bytes | None]:
+        """`write` an event and `read` it, with the MAC to store beside it, in less time than the two take."""
+        data = self.write(
+            record,
+            scope=scope,
+            incarnation=incarnation,
+            lease_id=lease_id,
+            parent=parent,
+            fence=fence,
+            recorded_at=recorded_at,
+        )
+        _, format, _ = _writers()[type(record)]
+        fence_bytes, scope_bytes = _fence_and_scope(fence, scope)
+        at = _FENCE_OFFSET + len(fence_bytes)
+        offsets = at, at + len(write_long(recorded_at)) + len(scope_bytes)
+        mac = self.authenticate(data)
+        authentic = None if mac is None else True
+        return Event(-1, data, format, fence, scope, authentic, offsets, format.decode), mac
 
     def authenticate(self, data: bytes) -> bytes | None:
         """The MAC to store beside an event; None without a key."""
@@ -259,9 +280,19 @@ def compile_formats(schemas: Iterable[PublishedSchema]) -> dict[bytes, EventForm
 
 
 @cache
-def _writers() -> Mapping[type[Record], tuple[bytes, Encode]]:
-    """First ten bytes and body encoder of the newest schema of each record."""
-    return {RECORD_TYPES[schema.type]: (schema.prefix, compile_encoder(schema)) for schema in published_schemas()}
+def _writers() -> Mapping[type[Record], tuple[bytes, EventFormat, Encode]]:
+    """First ten bytes, format and body encoder of the newest schema of each record."""
+    formats = published_formats()
+    return {
+        RECORD_TYPES[schema.type]: (schema.prefix, formats[schema.prefix], compile_encoder(schema))
+        for schema in published_schemas()
+    }
+
+
+@lru_cache(maxsize=64)
+def _fence_and_scope(fence: int, scope: str) -> tuple[bytes, bytes]:
+    """Their encodings, which stay the same for as long as a lease is held."""
+    return write_long(fence), write_string(scope)
 
 
 # --- raw values to records and back -----------------------------------------------------------------------------------

@@ -78,17 +78,17 @@ def active_applied_entries(
         IntegrityError: `migration_execution_unmatched_retirement`.
     """
     latest: dict[tuple[MigrationId, Digest], list[SequenceNumber]] = {}
-    retired: set[SequenceNumber] = set()
+    retired: set[tuple[SequenceNumber, MigrationId]] = set()  # one import brings several under one sequence
     changes: list[JournalEntry[AppliedRecord | RolledBackRecord]] = [*applied, *rolled_back]
     for entry in sorted(changes, key=lambda entry: entry.sequence):
         stack = latest.setdefault((entry.record.migration_id, entry.record.manifest_digest), [])
         if isinstance(entry.record, AppliedRecord):
             stack.append(entry.sequence)
         elif stack:
-            retired.add(stack.pop())
+            retired.add((stack.pop(), entry.record.migration_id))
         else:
             raise failure(
                 Code.UNMATCHED_RETIREMENT,
                 f"retirement {entry.sequence} of {entry.record.migration_id} matches no active applied record before it",
             )
-    return [entry for entry in applied if entry.sequence not in retired]
+    return [entry for entry in applied if (entry.sequence, entry.record.migration_id) not in retired]

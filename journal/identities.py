@@ -93,7 +93,7 @@ class Sequence(int):
 
 
 class Position(int):
-    """Where an event lies in the log (Kafka offset, SQLite row): ordered, from 0, may have gaps."""
+    """Where an event lies in the log (Kafka offset, SQLite row): ordered, may have gaps. Made by adapters, not checked."""
 
     __slots__ = ()
 

@@ -456,11 +456,10 @@ class Journal:
         try:
             futures.extend(self._submit(lease, record) for record in records)
         finally:
-            entries = await asyncio.gather(*futures, return_exceptions=True)
-        for entry in entries:
-            if isinstance(entry, BaseException):
-                raise entry
-        return cast("list[JournalEntry[T]]", entries)
+            errors = await _errors_of(futures)
+        if errors:
+            raise errors[0]
+        return [future.result() for future in futures]
 
     def _submit(self, lease: Lease, record: ScopedRecord) -> asyncio.Future[Any]:
         self._check_mine(lease)
@@ -546,6 +545,19 @@ class Journal:
     def _check_mine(self, lease: Lease) -> None:
         if not lease.is_bound_to(self):
             raise failure(Code.FOREIGN_LEASE, "the lease was issued by another journal object")
+
+
+async def _errors_of(futures: Sequence[asyncio.Future[Any]]) -> list[BaseException]:
+    """Wait for all, then say what failed. One after the other: those that settle together wake the caller once."""
+    try:
+        for future in futures:
+            if not future.done():
+                await asyncio.wait([future])
+    except asyncio.CancelledError:
+        for future in futures:
+            future.cancel()
+        raise
+    return [error for future in futures if (error := future.exception()) is not None]
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from journal.errors import Code, failure
 from journal.identities import (
@@ -60,7 +60,7 @@ class LeaseLike(Protocol):
     def fence(self) -> Fence: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class MigrationLease:
     """Authority to write one scope, as a value.
 
@@ -73,6 +73,17 @@ class MigrationLease:
     fence: Fence
     lease_id: LeaseId
     binding: object | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MigrationLease):
+            return NotImplemented
+        return self.binding is other.binding and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[Scope, HolderId, Fence, LeaseId]:
+        return self.scope, self.holder, self.fence, self.lease_id
 
 
 def restore(cls: type[_R], values: dict[str, Any]) -> _R:
@@ -808,8 +819,7 @@ Record: TypeAlias = ScopedRecord | ScopeCreatedRecord | LeaseAcquiredRecord | Le
 T_co = TypeVar("T_co", bound=Record, covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class JournalEntry(Generic[T_co]):
+class JournalEntry(NamedTuple, Generic[T_co]):
     """A record with the sequence that admission gave it."""
 
     sequence: SequenceNumber

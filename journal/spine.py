@@ -45,11 +45,13 @@ from journal.records import JournalEntry, LeaseAcquiredRecord, Record
 class Receipt:
     """What became of one event that was sent. `verdict` is None while that is not known."""
 
+    __slots__ = ("_settled", "record", "scope", "verdict")
+
     def __init__(self, scope: Scope, record: Record) -> None:
         self.scope = scope
         self.record = record
         self.verdict: Verdict | None = None
-        self._settled = asyncio.Event()
+        self._settled: asyncio.Event | None = None  # made for the few that are waited for
 
     async def settled(self) -> JournalEntry[Any] | None:
         """Wait until the verdict is final, then return the entry (None for lease events) or raise why it is void.
@@ -57,23 +59,25 @@ class Receipt:
         Raises:
             FencedError: another lease came first; other errors by the reason that voided the event.
         """
-        await self._settled.wait()
+        if self.verdict is None:
+            self._settled = self._settled or asyncio.Event()
+            await self._settled.wait()
         return self.result()
 
     def result(self) -> JournalEntry[Any] | None:
         """As `settled`, without waiting. Raises OutcomeUnknownError while nothing is known."""
-        match self.verdict:
-            case Admitted(sequence):
-                return None if sequence is None else JournalEntry(SequenceNumber(sequence), self.record)
-            case Void(reason):
-                raise refusal(reason, self.record, self.scope, written=True)
-            case None:
-                raise OutcomeUnknownError(f"the outcome of a {_name(self.record)} is not settled", receipt=self)
+        verdict = self.verdict
+        if verdict is None:
+            raise OutcomeUnknownError(f"the outcome of a {_name(self.record)} is not settled", receipt=self)
+        if isinstance(verdict, Void):
+            raise refusal(verdict.reason, self.record, self.scope, written=True)
+        return None if verdict.sequence is None else JournalEntry(SequenceNumber(verdict.sequence), self.record)
 
     def settle(self, verdict: Verdict) -> None:
         """Note the final verdict and wake those who wait for it."""
         self.verdict = verdict
-        self._settled.set()
+        if self._settled is not None:
+            self._settled.set()
 
 
 def _name(record: Record) -> str:
@@ -141,14 +145,14 @@ class Spine:
             UnavailableError: the log did not answer.
         """
         self._check_usable()
-        if not self._following:
+        if not self._is_following():
             async with self._reading:
-                if not self._following:
+                if not self._is_following():
                     await self._read_to_end()
                     return self.state
         end = await self._log.end(self.scope)
         self._check_usable()
-        if not self._following:  # it failed meanwhile, and nobody would pass the barrier
+        if not self._is_following():  # it failed meanwhile, and nobody would pass the barrier
             return await self.catch_up()
         if end is not None and (self.state.position is None or self.state.position < end):
             barrier = _Barrier(end, asyncio.get_running_loop().create_future())
@@ -156,8 +160,7 @@ class Spine:
             await barrier.reached
         return self.state
 
-    @property
-    def _following(self) -> bool:
+    def _is_following(self) -> bool:
         return self._tail is not None
 
     async def _read_to_end(self) -> None:
@@ -299,7 +302,7 @@ class Spine:
 
     def _send(self, lease: Lease | None, lease_id: bytes, fence: int, record: Record) -> asyncio.Future[Any]:
         ahead = self._ahead_state()
-        data = self._codec.write(
+        event, mac = self._codec.draft(
             record,
             scope=self.scope,
             incarnation=ahead.incarnation or b"",
@@ -308,9 +311,7 @@ class Spine:
             fence=fence,
             recorded_at=time.time_ns() // 1_000,
         )
-        mac = self._codec.authenticate(data)
-        event = self._codec.read(-1, data, mac)
-        assert isinstance(event, Event)
+        data = event.data
         verdict = admit(ahead, event)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()

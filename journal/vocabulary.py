@@ -105,14 +105,17 @@ class BackfillCompletion:
 
 # --- rules shared by constructors and admission -------------------------------------------------------------------------
 
+_COMMITTED: Final = GroupEventKind.COMMITTED
+_FORMAL: Final = GroupEventKind.FORMAL_ONLY_ADVANCED
+
 
 def observation_violation(kind: GroupEventKind, observed: bytes | None) -> Code | None:
     """Committed events carry the observed semantics, and no other does."""
-    if kind is GroupEventKind.COMMITTED:
+    if kind is _COMMITTED:
         return Code.COMMIT_EVIDENCE_MISMATCH if observed is None else None
     if observed is None:
         return None
-    if kind is GroupEventKind.FORMAL_ONLY_ADVANCED:
+    if kind is _FORMAL:
         return Code.INVALID_FORMAL_ADVANCE
     return Code.UNEXPECTED_OBSERVATION
 
@@ -121,9 +124,9 @@ def completion_violation(
     kind: GroupEventKind, completion: tuple[bytes, Direction] | None, plan: bytes, direction: Direction
 ) -> Code | None:
     """A committed backfill carries completion of the same program and direction, and no other event does."""
-    if kind is GroupEventKind.COMMITTED:
+    if kind is _COMMITTED:
         return None if completion == (plan, direction) else Code.BACKFILL_COMPLETION_MISMATCH
-    if kind is GroupEventKind.FORMAL_ONLY_ADVANCED:
+    if kind is _FORMAL:
         return Code.BACKFILL_FORMAL_ADVANCE
     return None if completion is None else Code.UNEXPECTED_BACKFILL_COMPLETION
 

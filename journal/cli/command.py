@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from journal.settings import Settings
 
 _NAMED_SCOPES: Final = 20
+_PAUSE: Final = 64
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,7 +35,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def _keep(context: click.Context, parameter: click.Parameter, value: object) -> None:
     """Options may stand before or behind the command's name; the last one counts."""
     options: dict[str, Any] = context.ensure_object(dict)
-    if value is not None and parameter.name is not None:
+    if value is not None:
         options[parameter.name] = value
 
 
@@ -112,7 +113,7 @@ def _load_settings(context: click.Context) -> Settings:
 
 
 @asynccontextmanager
-async def _opened(settings: Settings) -> AsyncIterator[Journal]:
+async def _opened(settings: Settings) -> AsyncGenerator[Journal, None]:
     from journal.bootstrap import open_journal  # noqa: PLC0415
 
     async with open_journal(settings, read_only=True) as opened:
@@ -224,6 +225,8 @@ def history(only_void: bool, after: int | None, limit: int | None) -> int:
         shown = 0
         async with aclosing(timeline(opened, scope)) as rows:
             async for row in rows:
+                if not row.position % _PAUSE:
+                    await asyncio.sleep(0)  # where an interrupt takes effect
                 if (after is not None and row.position <= after) or (only_void and row.admitted):
                     continue
                 if as_json:
