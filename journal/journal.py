@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
+import itertools
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -242,34 +243,38 @@ class Journal:
         replaces: LeaseId | None = None,
     ) -> Lease:
         spine = await self._open(scope)
-        attempt = 0
-        while True:
-            control.check()
-            state = await spine.catch_up()
-            lease_id, granted_at = LeaseId.random(), time.monotonic()
-            try:
-                grant = await self._grant(scope, holder, lease_id, ttl, state.fence, replaces)
-            except LeaseContendedError as error:
-                await control.sleep(patience.pause(error))
-                continue
-            lease = Lease(grant, ttl, self._lease_store, self, granted_at)
-            try:
-                await self._announce(spine, lease)
-            except (FencedError, OutcomeUnknownError):
-                # Another event came first, or ours is not seen: with a greater fence the next attempt settles it.
-                attempt += 1
-                replaces = lease_id
-                if attempt == _ATTEMPTS:
-                    await self._lease_store.release(grant)
-                    raise
-                continue
-            except BaseException:
+        grant: Grant | None = None
+        try:
+            for attempt in itertools.count(1):
+                control.check()
+                state = await spine.catch_up()
+                lease_id, granted_at = LeaseId.random(), time.monotonic()
+                try:
+                    grant = await self._grant(scope, holder, lease_id, ttl, state.fence, replaces)
+                except LeaseContendedError as error:
+                    await control.sleep(patience.pause(error))
+                    continue
+                lease = Lease(grant, ttl, self._lease_store, self, granted_at)
+                try:
+                    await self._announce(spine, lease)
+                except (FencedError, OutcomeUnknownError):
+                    # Another event came first, or ours is not seen: with a greater fence the next attempt settles it.
+                    if attempt >= _ATTEMPTS:
+                        raise
+                    replaces = lease_id
+                    continue
+                grant = None
+                return self._hold(spine, lease)
+        finally:
+            if grant is not None:  # granted, but never announced: leave the scope free
                 await asyncio.shield(asyncio.create_task(self._lease_store.release(grant)))
-                raise
-            self._held.add(lease)
-            spine.register(lease)
-            lease.start_renewal(lambda: _confirm(spine))
-            return lease
+        raise AssertionError("counting ends nowhere")
+
+    def _hold(self, spine: Spine, lease: Lease) -> Lease:
+        self._held.add(lease)
+        spine.register(lease)
+        lease.start_renewal(lambda: _confirm(spine))
+        return lease
 
     async def _grant(
         self,
@@ -453,10 +458,12 @@ class Journal:
         When one is refused, those before it are written and those behind it are not; its error is raised.
         """
         futures: list[asyncio.Future[Any]] = []
+        refusal: JournalError | None = None
         try:
             futures.extend(self._submit(lease, record) for record in records)
-        finally:
-            errors = await _errors_of(futures)
+        except JournalError as error:
+            refusal = error
+        errors = [*await _errors_of(futures), *filter(None, [refusal])]
         if errors:
             raise errors[0]
         return [future.result() for future in futures]

@@ -127,6 +127,7 @@ class Spine:
         self._by_data: dict[bytes, _Sent] = {}
         self._outbox: list[_Sent] = []
         self._leases: dict[bytes, Lease] = {}
+        self._told: set[bytes] = set()  # leases whose callers were told that an outcome is unknown
         self._reading = asyncio.Lock()
         self._barriers: list[_Barrier] = []
         self._tail: asyncio.Task[None] | None = None
@@ -150,8 +151,12 @@ class Spine:
                 if not self._is_following():
                     await self._read_to_end()
                     return self.state
+        before = self.state.position
         end = await self._log.end(self.scope)
         self._check_usable()
+        if before is not None and (end is None or end < before):
+            self._fail(_vanished(self.scope, before, end))
+            self._check_usable()
         if not self._is_following():  # it failed meanwhile, and nobody would pass the barrier
             return await self.catch_up()
         if end is not None and (self.state.position is None or self.state.position < end):
@@ -230,6 +235,8 @@ class Spine:
             else:
                 self._answer(sent, answer)
         self._sent = waiting
+        if self._doubt is not None:
+            self._end_doubt()
 
     def _answer(self, sent: _Sent, verdict: Verdict) -> None:
         del self._by_data[sent.event.data]
@@ -272,10 +279,13 @@ class Spine:
     def register(self, lease: Lease) -> None:
         """From now on tell this lease when the log shows a newer one."""
         self._leases[lease.lease_id] = lease
+        if self.state.fence > lease.fence:  # the newer one came with the very batch that admitted this one
+            lease.lose(_fenced(lease, self.state))
 
     def forget(self, lease: Lease) -> None:
         """Stop telling a lease that is over."""
         self._leases.pop(lease.lease_id, None)
+        self._told.discard(lease.lease_id)
 
     def submit(self, lease: Lease, record: Record) -> asyncio.Future[JournalEntry[Any] | None]:
         """Send one record under a lease and return the future of its entry. Does not wait, keeps the order of calls.
@@ -399,7 +409,7 @@ class Spine:
 
     def _begin_doubt(self, cause: BaseException) -> None:
         """Something that was sent is not confirmed: write nothing more, and find out."""
-        doubtful = [sent for sent in self._sent if not sent.in_doubt]
+        doubtful = [sent for sent in self._sent if sent.passed_on and not sent.in_doubt]
         if not doubtful or self._doubt is not None:
             return
         for sent in doubtful:
@@ -421,18 +431,23 @@ class Spine:
             cause = error
         finally:
             self._doubt = None
-        leases = {id(sent.lease): sent.lease for sent in self._sent if sent.lease is not None}
+        self._end_doubt()
         for sent in self._sent:
-            if not sent.in_doubt:
+            if sent.passed_on and not sent.in_doubt:
                 sent.in_doubt = True
                 self._tell_unknown(sent, cause)
         self._ahead = None
-        for lease in list(self._leases.values()):
-            # Whoever has nothing left in doubt may go on.
-            if lease.in_doubt and id(lease) not in leases:
+
+    def _end_doubt(self) -> None:
+        """Whoever has nothing left in doubt may go on, unless it was told otherwise."""
+        doubtful = {sent.lease for sent in self._sent if sent.passed_on}
+        for lease in self._leases.values():
+            if lease.lease_id not in self._told and lease not in doubtful:
                 lease.in_doubt = False
 
     def _tell_unknown(self, sent: _Sent, cause: BaseException) -> None:
+        if sent.lease is not None:
+            self._told.add(sent.lease.lease_id)
         if sent.future.done():
             return
         error = OutcomeUnknownError(
@@ -469,6 +484,15 @@ class Spine:
         if tasks:
             await asyncio.wait(tasks)
         self._fail(self._failed)
+
+
+def _vanished(scope: Scope, position: int, end: int | None) -> JournalError:
+    return failure(
+        Code.HISTORY_LOST,
+        f"scope {scope}: position {position} was read, but the log now ends at {end}: it was truncated or replaced",
+        scope=str(scope),
+        position=position,
+    )
 
 
 def _fenced(lease: Lease, state: ScopeState) -> FencedError:

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from journal.errors import Code, JournalError, failure
 
@@ -55,16 +55,17 @@ def connect(path: Path, *, create: bool = False, read_only: bool = False) -> sql
     try:
         if create and not path.exists():
             _make(path)
-        _recognise(path)
+        inode = _recognise(path)
         if not read_only and not os.access(path, os.W_OK):
             raise failure(Code.READ_ONLY, f"{path} cannot be written: check its permissions", path=str(path))
-        connection = _open(path, read_only=read_only)
+        return _open(path, inode, read_only=read_only)
     except (OSError, sqlite3.Error) as error:
         raise translate(error, path) from error
-    return connection
 
 
 def _make(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise failure(Code.MISSING_FILE, f"there is no folder {path.parent}: make it first", path=str(path.parent))
     new = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
     try:
         connection = sqlite3.connect(new)
@@ -84,11 +85,68 @@ def _make(path: Path) -> None:
             leftover.unlink(missing_ok=True)
 
 
-def _recognise(path: Path) -> None:
+class _Descriptors:
+    """Descriptors of journal files that this process must not close yet.
+
+    POSIX drops every lock that a process has on a file as soon as it closes any descriptor of it. So a file that was
+    looked at stays open for as long as this process has a connection to it; otherwise SQLite's locks would be gone,
+    another process could take itself for the last one, and remove the write-ahead log that is still in use here.
+    A file that was refused stays open for good: it may be in use here through something else.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._descriptors: dict[_Inode, list[int]] = {}
+        self._connections: dict[_Inode, int] = {}
+
+    def look(self, path: Path) -> tuple[_Inode, bytes, int]:
+        """Identity, first 100 bytes and size of a file."""
+        with self._lock:
+            info = path.stat()
+            inode = info.st_dev, info.st_ino
+            if inode not in self._descriptors:
+                descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                info = os.fstat(descriptor)  # the path may lead to another file by now
+                inode = info.st_dev, info.st_ino
+                self._descriptors.setdefault(inode, []).append(descriptor)
+            descriptor = self._descriptors[inode][0]
+            return inode, os.pread(descriptor, 100, 0), os.fstat(descriptor).st_size
+
+    def connected(self, inode: _Inode) -> None:
+        """A connection to the file was opened."""
+        with self._lock:
+            self._connections[inode] = self._connections.get(inode, 0) + 1
+
+    def disconnected(self, inode: _Inode) -> None:
+        """A connection to the file was closed."""
+        with self._lock:
+            self._connections[inode] -= 1
+            if not self._connections[inode]:
+                del self._connections[inode]
+                for descriptor in self._descriptors.pop(inode, ()):
+                    os.close(descriptor)
+
+
+_Inode: TypeAlias = tuple[int, int]
+_DESCRIPTORS: Final = _Descriptors()
+
+
+class _Connection(sqlite3.Connection):
+    """A connection that keeps its file's descriptors."""
+
+    inode: _Inode | None = None
+
+    def close(self) -> None:
+        super().close()
+        inode, self.inode = self.inode, None
+        if inode is not None:
+            _DESCRIPTORS.disconnected(inode)
+
+
+def _recognise(path: Path) -> _Inode:
     """Look at the file's first bytes, which never change after it was made, before SQLite touches anything."""
     try:
-        with path.open("rb") as file:
-            header, size = file.read(100), os.fstat(file.fileno()).st_size
+        inode, header, size = _DESCRIPTORS.look(path)
     except FileNotFoundError:
         raise failure(Code.MISSING_FILE, f"there is no journal at {path}", path=str(path)) from None
     if not header:
@@ -114,6 +172,7 @@ def _recognise(path: Path) -> None:
     wal = Path(f"{path}-wal")
     if not (wal.exists() and wal.stat().st_size) and pages * (page_size if page_size != 1 else 65_536) > size:
         raise _damaged(path, f"it has {size} bytes, its header speaks of {pages} pages")
+    return inode
 
 
 def _damaged(path: Path, how: str) -> JournalError:
@@ -122,7 +181,7 @@ def _damaged(path: Path, how: str) -> JournalError:
     )
 
 
-def _open(path: Path, *, read_only: bool) -> sqlite3.Connection:
+def _open(path: Path, inode: _Inode, *, read_only: bool) -> sqlite3.Connection:
     uri = path.absolute().as_uri()
     if read_only and not os.access(path.parent, os.W_OK) and not Path(f"{path}-wal").exists():
         # Nobody can be writing here, and SQLite could not make its shared-memory file.
@@ -131,7 +190,11 @@ def _open(path: Path, *, read_only: bool) -> sqlite3.Connection:
         uri += "?mode=ro"
     else:
         uri += "?mode=rw"
-    connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False)
+    connection = sqlite3.connect(
+        uri, uri=True, isolation_level=None, timeout=BUSY_SECONDS, check_same_thread=False, factory=_Connection
+    )
+    _DESCRIPTORS.connected(inode)
+    connection.inode = inode
     try:
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("SELECT count(*) FROM events WHERE key < 0").fetchone()

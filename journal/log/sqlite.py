@@ -353,13 +353,18 @@ class _WriterThread(SQLiteThread):
             try:
                 connection.execute("COMMIT")
             except sqlite3.Error as error:
-                unknown = OutcomeUnknownError(f"{self.path}: the commit of an append failed: {error}")
-                self._abort(connection, appends, unknown, error)
+                self._abort(connection, appends, self._after_commit(error), error)
         handover = _Handover()
         scopes = {append.scope for append in appends}
         self._feed(connection, [tail for tail in self._tails if tail.scope in scopes], handover)
         handover.calls += [(append.loop, _finish, append) for append in appends]
         handover.send()
+
+    def _after_commit(self, error: sqlite3.Error) -> JournalError:
+        if error.sqlite_errorcode in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
+            # The frame that makes a transaction count is written last: without room for it there is none.
+            return translate(error, self.path)
+        return OutcomeUnknownError(f"{self.path}: the commit of an append failed: {error}")
 
     @staticmethod
     def _abort(connection: sqlite3.Connection, appends: list[_Append], error: JournalError, cause: Exception) -> None:
