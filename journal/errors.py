@@ -86,6 +86,7 @@ class Code(StrEnum):
     UNKNOWN_SCOPE = "journal_unknown_scope"
     UNKNOWN_EVENT = "journal_unknown_event"
     UNDECODABLE_BODY = "journal_undecodable_body"
+    READERS_DISAGREE = "journal_readers_disagree"
     EVENT_TOO_LARGE = "journal_event_too_large"
     FORMAT_TOO_NEW = "journal_format_too_new"
     NO_GENESIS = "journal_no_genesis"

@@ -243,7 +243,8 @@ class SQLiteThread:
         self._read_only = read_only
         self._jobs: SimpleQueue[Any] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._starting = asyncio.Lock()
+        self._connected: asyncio.Future[None] | None = None
+        self._is_connected = False
         self._closed = False
 
     async def call(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -268,32 +269,40 @@ class SQLiteThread:
 
     async def close(self) -> None:
         """Let the thread finish what it was given, then end it and close the connection."""
-        self._closed = True
+        self._closed, self._is_connected = True, False
         thread, self._thread = self._thread, None
         if thread is not None:
             self._jobs.put(None)
             await asyncio.get_running_loop().run_in_executor(None, thread.join)
 
     async def start(self) -> None:
-        """Connect, once; raises what `connect` raises."""
+        """Connect, once; raises what `connect` raises, and the next call tries again."""
+        if self._is_connected:
+            return
         if self._closed:
             raise failure(Code.CLOSED, f"{self.path} was closed")
-        if self._thread is not None:
-            return
-        async with self._starting:
-            await self._start_once()
+        if self._connected is None:
+            self._connected = self._launch()
+        connected = self._connected
+        try:
+            # Shielded: whoever is cancelled here must not leave a thread behind that nobody knows.
+            await asyncio.shield(connected)
+        except JournalError:
+            if self._connected is connected:
+                self._connected = None
+            raise
+        if self._closed:
+            raise failure(Code.CLOSED, f"{self.path} was closed")
+        self._is_connected = True
 
-    async def _start_once(self) -> None:
-        if self._thread is not None:  # another coroutine was first
-            return
+    def _launch(self) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
         connected: asyncio.Future[None] = loop.create_future()
-        thread = threading.Thread(
+        self._thread = threading.Thread(
             target=self._main, args=(loop, connected), name=f"journal-sqlite-{self.path.name}", daemon=True
         )
-        thread.start()
-        await connected
-        self._thread = thread
+        self._thread.start()
+        return connected
 
     def _main(self, loop: asyncio.AbstractEventLoop, connected: asyncio.Future[None]) -> None:
         try:

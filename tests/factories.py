@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from journal.admission import Admitted, ScopeState, Verdict, empty_state, step
 from journal.codec import Codec
@@ -33,6 +33,7 @@ from journal.migrations.manifest import (
 from journal.migrations.plan import verify_plan, verify_rollback_plan
 from journal.records import (
     AppliedRecord,
+    BackfillEventRecord,
     GroupEventRecord,
     LeaseAcquiredRecord,
     LeaseLike,
@@ -44,13 +45,16 @@ from journal.records import (
     RollbackStepEventRecord,
     RolledBackRecord,
     ScopeCreatedRecord,
+    restore,
 )
-from journal.vocabulary import GroupEventKind
+from journal.vocabulary import BackfillCompletion, BackfillCounts, Direction, GroupEventKind
 
 SCOPE: Final = Scope("journal-test")
 EPOCH_MICROS: Final = 1_764_500_000_000_000
 PROFILE: Final = fingerprint("test profile", b"semantics")
 LOWERING: Final = fingerprint("test profile", b"lowering")
+
+R = TypeVar("R", bound=Record)
 
 
 def print_of(text: str) -> Fingerprint:
@@ -252,3 +256,34 @@ def long_log(events: int, *, plan_size: int = 50) -> Writer:
         writer.roll_back(lease, manifests[::-1], manifests)
     assert all(isinstance(verdict, Admitted) for verdict in writer.verdicts)
     return writer
+
+
+def altered(record: R, **changes: Any) -> R:
+    """A record with some values replaced by any others, as a faulty writer would make it: nothing is checked."""
+    values = {name: getattr(record, name) for name in type(record).__slots__}
+    return restore(type(record), values | changes)
+
+
+def backfill_record(
+    lease: LeaseLike, manifest: VerifiedManifest, kind: GroupEventKind, counts: tuple[int, int, int, int] = (5, 3, 2, 2)
+) -> BackfillEventRecord:
+    """A commit boundary of the forward backfill that is the manifest's last step; a committed one is complete."""
+    index = len(manifest.steps) - 1
+    step = manifest.backfill_at(index)
+    assert step is not None
+    completion = BackfillCompletion(step.plan_fingerprint, Direction.FORWARD, BackfillCounts(*counts))
+    committed = kind is GroupEventKind.COMMITTED
+    return BackfillEventRecord.new_apply(lease, manifest, index, kind, completion if committed else None)
+
+
+def reverse_backfill_record(
+    lease: LeaseLike, manifest: VerifiedManifest, kind: GroupEventKind, counts: tuple[int, int, int, int] = (5, 3, 2, 2)
+) -> BackfillEventRecord:
+    """A commit boundary of the reverse of the manifest's last step, a backfill; a committed one is complete."""
+    step = manifest.backfill_at(len(manifest.steps) - 1)
+    assert step is not None
+    completion = BackfillCompletion(step.plan_fingerprint, Direction.REVERSE, BackfillCounts(*counts))
+    committed = kind is GroupEventKind.COMMITTED
+    return BackfillEventRecord.new_rollback(
+        lease, verify_rollback(manifest), 0, kind, completion if committed else None
+    )

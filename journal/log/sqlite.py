@@ -17,7 +17,6 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -32,7 +31,7 @@ from journal.sqlite_file import SQLiteThread, deliver, transaction, translate
 _SHIFT: Final = 40  # see the schema in sqlite_file: key = scope number * 2^40 + position
 _BATCH: Final = 2_000
 _BATCH_BYTES: Final = 8 * 2**20
-_FETCH: Final = 16
+_FETCH: Final = 32
 _MAX_WAITING: Final = 20_000
 
 
@@ -77,9 +76,12 @@ class SQLiteLog:
             raise _lost(scope, key - base, last - base)
         while key < last:
             rows = await self._reader.call(_reading(key, last))
-            _check_dense(scope, base, key, rows)
-            key = rows[-1][0]
-            yield _stored(base, rows)
+            whole = _without_gap(key, rows)
+            key += len(whole)
+            if whole:
+                yield _stored(base, whole)
+            if not rows or len(whole) < len(rows):
+                raise _deleted(scope, key + 1 - base)
 
     async def tail(self, scope: Scope, *, after: Position | None) -> AsyncGenerator[Sequence[StoredEvent], None]:
         """See `Log.tail`."""
@@ -90,9 +92,8 @@ class SQLiteLog:
         tail = _Tail(scope, base, key, asyncio.get_running_loop())
         await self._writer.follow(tail)
         try:
-            async with aclosing(tail.batches()) as batches:
-                async for batch in batches:
-                    yield batch
+            while (batch := await tail.next()) is not None:
+                yield batch
         finally:
             self._writer.forget(tail)
 
@@ -145,9 +146,16 @@ def _rows(connection: sqlite3.Connection, key: int, last: int) -> list[_Row]:
     size = 0
     while size < _BATCH_BYTES and (some := cursor.fetchmany(_FETCH)):
         rows += some
+        if len(some) < _FETCH:
+            break
         size += sum(len(data) for _, data, _ in some)
     cursor.close()
     return rows
+
+
+def _is_end(rows: list[_Row]) -> bool:
+    """Whether `_rows` stopped because there was no more; a second query would say the same."""
+    return len(rows) < _FETCH
 
 
 def _reading(key: int, last: int) -> Callable[[sqlite3.Connection], list[_Row]]:
@@ -155,24 +163,25 @@ def _reading(key: int, last: int) -> Callable[[sqlite3.Connection], list[_Row]]:
 
 
 def _stored(base: int, rows: Iterable[_Row]) -> list[StoredEvent]:
-    return [StoredEvent(Position(key - base), data, mac) for key, data, mac in rows]
+    # A replay makes one of these an event, so it goes past the constructors, which would add nothing but time.
+    new = tuple.__new__
+    return [new(StoredEvent, (key - base, data, mac)) for key, data, mac in rows]
 
 
-def _check_dense(scope: Scope, base: int, key: int, rows: list[_Row]) -> None:
-    """Positions have no gaps in this adapter, so a gap is a deletion."""
-    if not rows or rows[-1][0] - key != len(rows):
-        expected = key + 1
-        for found, _, _ in rows:
-            if found != expected:
-                break
-            expected += 1
-        raise failure(
-            Code.HISTORY_LOST,
-            f"scope {scope}: the event at position {expected - base} was in the log and is gone: restore the file from "
-            "a backup",
-            scope=str(scope),
-            position=expected - base,
-        )
+def _without_gap(key: int, rows: list[_Row]) -> list[_Row]:
+    """The rows that follow `key` without a gap. Positions have none in this adapter, so one is a deletion."""
+    if rows and rows[-1][0] - key == len(rows):
+        return rows
+    return [row for number, row in enumerate(rows, 1) if row[0] == key + number]
+
+
+def _deleted(scope: Scope, position: int) -> JournalError:
+    return failure(
+        Code.HISTORY_LOST,
+        f"scope {scope}: the event at position {position} was in the log and is gone: restore the file from a backup",
+        scope=str(scope),
+        position=position,
+    )
 
 
 def _lost(scope: Scope, position: int, last: int) -> JournalError:
@@ -230,18 +239,18 @@ class _Tail:
         if self._arrived is not None and not self._arrived.done():
             self._arrived.set_result(None)
 
-    async def batches(self) -> AsyncGenerator[Sequence[StoredEvent], None]:
-        while True:
-            while self._batches:
-                batch = self._batches.pop(0)
-                self._taken += len(batch)
-                yield batch
+    async def next(self) -> list[StoredEvent] | None:
+        """The next rows, awaited; None when the log was closed."""
+        while not self._batches:
             if self._error is not None:
                 raise self._error
             if self._closed:
-                return
+                return None
             self._arrived = self.loop.create_future()
             await self._arrived
+        batch = self._batches.pop(0)
+        self._taken += len(batch)
+        return batch
 
 
 @dataclass(slots=True)
@@ -260,9 +269,11 @@ class _Handover:
     calls: list[tuple[asyncio.AbstractEventLoop, Callable[..., None], Any]] = field(default_factory=list)
 
     def send(self) -> None:
-        for loop in {id(loop): loop for loop, _, _ in self.calls}.values():
-            mine = [(call, argument) for target, call, argument in self.calls if target is loop]
-            deliver(loop, _run_all, mine)
+        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Callable[..., None], Any]]] = {}
+        for loop, call, argument in self.calls:
+            by_loop.setdefault(loop, []).append((call, argument))
+        for loop, calls in by_loop.items():
+            deliver(loop, _run_all, calls)
 
 
 def _run_all(calls: list[tuple[Callable[..., None], Any]]) -> None:
@@ -275,6 +286,7 @@ class _WriterThread(SQLiteThread):
         super().__init__(path, create=create, read_only=read_only)
         self._poll = poll.total_seconds()
         self._tails: list[_Tail] = []
+        self._bases: dict[Scope, int] = {}  # a scope keeps its number for ever
         self._version = 0
         self._next_look = 0.0
 
@@ -345,7 +357,7 @@ class _WriterThread(SQLiteThread):
         try:
             connection.execute("BEGIN IMMEDIATE")
             for append in appends:
-                _insert(connection, append)
+                _insert(connection, append, self._bases)
         except Exception as error:  # noqa: BLE001  (whatever it is, nothing is written before COMMIT: an explicit no)
             refusal = translate(error, self.path) if isinstance(error, sqlite3.Error) else _refusal(error)
             self._abort(connection, appends, refusal, error)
@@ -396,8 +408,14 @@ class _WriterThread(SQLiteThread):
                     if not rows:
                         tail.behind = False
                         break
-                    _check_dense(tail.scope, tail.base, tail.key, rows)
-                    tail.hand_over(rows, handover)
+                    whole = _without_gap(tail.key, rows)
+                    if whole:
+                        tail.hand_over(whole, handover)
+                    if len(whole) < len(rows):
+                        raise _deleted(tail.scope, tail.key + 1 - tail.base)
+                    if _is_end(rows):
+                        tail.behind = False
+                        break
             except (sqlite3.Error, JournalError) as error:
                 self._fail_tails([tail], error)
 
@@ -411,9 +429,11 @@ def _refusal(error: Exception) -> JournalError:
     return failure(Code.STORAGE_FAILED, f"the append could not be prepared: {error!r}")
 
 
-def _insert(connection: sqlite3.Connection, append: _Append) -> None:
+def _insert(connection: sqlite3.Connection, append: _Append, bases: dict[Scope, int]) -> None:
     try:
-        base = _base(connection, append.scope)
+        base = bases.get(append.scope)
+        if base is None:
+            base = bases[append.scope] = _base(connection, append.scope)
     except JournalError as error:
         append.error = error
         return
