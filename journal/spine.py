@@ -396,16 +396,19 @@ class Spine:
 
     # --- doubt --------------------------------------------------------------------------------------------------------
 
+    def _arm_watch(self) -> None:
+        """Have a look when the oldest of what is in flight runs out of time."""
+        deadlines = [sent.deadline for sent in self._sent if not sent.in_doubt]
+        if deadlines and self._watch is None:
+            self._watch = asyncio.get_running_loop().call_at(deadlines[0], self._on_deadline)
+
     def _on_deadline(self) -> None:
         self._watch = None
-        waiting = [sent for sent in self._sent if not sent.in_doubt]
-        if not waiting:
-            return
-        loop = asyncio.get_running_loop()
-        if waiting[0].deadline > loop.time():
-            self._watch = loop.call_at(waiting[0].deadline, self._on_deadline)
-        else:
+        now = asyncio.get_running_loop().time()
+        if any(sent.deadline <= now for sent in self._sent if not sent.in_doubt):
             self._begin_doubt(TimeoutError(f"not confirmed within {self._append_timeout:g} s"))
+        else:
+            self._arm_watch()
 
     def _begin_doubt(self, cause: BaseException) -> None:
         """Something that was sent is not confirmed: write nothing more, and find out."""
@@ -413,6 +416,7 @@ class Spine:
         if not doubtful or self._doubt is not None:
             return
         for sent in doubtful:
+            sent.in_doubt = True
             if sent.lease is not None:
                 sent.lease.in_doubt = True
         unsent = failure(Code.NOT_WRITTEN, f"not written: an earlier append to scope {self.scope} is in doubt")
@@ -433,14 +437,14 @@ class Spine:
             self._doubt = None
         self._end_doubt()
         for sent in self._sent:
-            if sent.passed_on and not sent.in_doubt:
-                sent.in_doubt = True
+            if sent.in_doubt:
                 self._tell_unknown(sent, cause)
         self._ahead = None
+        self._arm_watch()  # for what was sent while nobody watched
 
     def _end_doubt(self) -> None:
         """Whoever has nothing left in doubt may go on, unless it was told otherwise."""
-        doubtful = {sent.lease for sent in self._sent if sent.passed_on}
+        doubtful = {sent.lease for sent in self._sent if sent.in_doubt}
         for lease in self._leases.values():
             if lease.lease_id not in self._told and lease not in doubtful:
                 lease.in_doubt = False

@@ -246,7 +246,7 @@ async def test_an_event_that_cannot_be_decoded_stops_the_walk_at_its_place() -> 
     lease = writer.acquire()
     data = writer.encode(LeaseReleasedRecord.new(lease.holder), lease_id=lease.lease_id, fence=1)
     result = await verify(stored([*writer.data, data[:-1], data]))
-    assert breaks(result) == [(2, Code.READERS_DISAGREE)]
+    assert breaks(result) == [(2, Code.UNDECODABLE_BODY)]
     assert (result.complete, result.events, result.admitted) == (False, 2, 2)
 
 
