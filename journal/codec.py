@@ -211,10 +211,7 @@ class Codec:
         time_bytes = write_long(recorded_at)
         identity = (incarnation, event_id or os.urandom(16), lease_id, parent)
         data = b"".join((prefix, *identity, fence_bytes, time_bytes, scope_bytes, encode(record)))
-        if len(data) > self.max_event_bytes:
-            raise failure(
-                Code.EVENT_TOO_LARGE, f"the event has {len(data)} bytes, over the limit of {self.max_event_bytes}"
-            )
+        self._check_size(data)
         return data
 
     def draft(
@@ -229,22 +226,23 @@ class Codec:
         recorded_at: int,
     ) -> tuple[Event, bytes | None]:
         """`write` an event and `read` it, with the MAC to store beside it, in less time than the two take."""
-        data = self.write(
-            record,
-            scope=scope,
-            incarnation=incarnation,
-            lease_id=lease_id,
-            parent=parent,
-            fence=fence,
-            recorded_at=recorded_at,
-        )
-        _, format, _ = _writers()[type(record)]
+        prefix, format, encode = _writers()[type(record)]
         fence_bytes, scope_bytes = _fence_and_scope(fence, scope)
+        time_bytes = write_long(recorded_at)
+        identity = (incarnation, os.urandom(16), lease_id, parent)
+        data = b"".join((prefix, *identity, fence_bytes, time_bytes, scope_bytes, encode(record)))
+        self._check_size(data)
         at = _FENCE_OFFSET + len(fence_bytes)
-        offsets = at, at + len(write_long(recorded_at)) + len(scope_bytes)
         mac = self.authenticate(data)
         authentic = None if mac is None else True
+        offsets = at, at + len(time_bytes) + len(scope_bytes)
         return Event(-1, data, format, fence, scope, authentic, offsets, format.decode), mac
+
+    def _check_size(self, data: bytes) -> None:
+        if len(data) > self.max_event_bytes:
+            raise failure(
+                Code.EVENT_TOO_LARGE, f"the event has {len(data)} bytes, over the limit of {self.max_event_bytes}"
+            )
 
     def authenticate(self, data: bytes) -> bytes | None:
         """The MAC to store beside an event; None without a key."""

@@ -460,7 +460,8 @@ class Journal:
         futures: list[asyncio.Future[Any]] = []
         refusal: JournalError | None = None
         try:
-            futures.extend(self._submit(lease, record) for record in records)
+            with self._spine(lease.scope).corked():
+                futures.extend(self._submit(lease, record) for record in records)
         except JournalError as error:
             refusal = error
         errors = [*await _errors_of(futures), *filter(None, [refusal])]

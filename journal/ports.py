@@ -10,7 +10,7 @@ a lease store may forget: admission decides from the log's order alone. What is 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple, Protocol
@@ -48,8 +48,10 @@ class Log(Protocol):
         """All scopes that have a log, sorted."""
         ...
 
-    async def append(self, scope: Scope, events: Sequence[Outgoing]) -> None:
-        """Append events in order. Returning means that the log confirmed; the caller still believes only what it reads.
+    def append(self, scope: Scope, events: Sequence[Outgoing]) -> Awaitable[None]:
+        """Append events in order; of two calls, those of the first come first, whether or not it was awaited.
+
+        The awaitable (a coroutine will do) is done when the log confirmed; the caller still believes only what it reads.
 
         Raises:
             OutcomeUnknownError: some or all may be in the log, now or later.

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import Generator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from journal.admission import (
@@ -131,7 +132,8 @@ class Spine:
         self._reading = asyncio.Lock()
         self._barriers: list[_Barrier] = []
         self._tail: asyncio.Task[None] | None = None
-        self._flush: asyncio.Task[None] | None = None
+        self._append: asyncio.Future[None] | None = None
+        self._is_corked = False
         self._doubt: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._failed: JournalError | None = None
@@ -340,7 +342,7 @@ class Spine:
         self._by_data[data] = sent
         self._outbox.append(sent)
         self.follow()
-        self._start_flush()
+        self._flush()
         if self._watch is None:
             self._watch = loop.call_at(sent.deadline, self._on_deadline)
         return future
@@ -358,30 +360,38 @@ class Spine:
             return _fenced(lease, self.state)
         return refusal(reason, record, self.scope, written=False)
 
-    async def _flush_outbox(self) -> None:
+    @contextmanager
+    def corked(self) -> Generator[None, None, None]:
+        """What is submitted in the block goes to the log in one append."""
+        self._is_corked = True
         try:
-            while self._outbox:
-                batch, self._outbox = self._outbox, []
-                for sent in batch:
-                    sent.passed_on = True
-                try:
-                    await self._log.append(self.scope, [Outgoing(sent.event.data, sent.mac) for sent in batch])
-                except OutcomeUnknownError as error:
-                    self._begin_doubt(error)
-                except JournalError as error:
-                    for sent in batch:
-                        sent.passed_on = False
-                    self._take_back(error)
-                except Exception as error:  # noqa: BLE001  (no explicit answer is no answer)
-                    self._begin_doubt(error)
+            yield
         finally:
-            self._flush = None
-            if self._outbox and self._failed is None:
-                self._start_flush()
+            self._is_corked = False
+            self._flush()
 
-    def _start_flush(self) -> None:
-        if self._flush is None:
-            self._flush = asyncio.create_task(self._flush_outbox(), name=f"append {self.scope}")
+    def _flush(self) -> None:
+        """Give the log what waits, unless an append is under way: then it goes with the next, all of it together."""
+        if self._append is not None or self._is_corked or not self._outbox or self._failed is not None:
+            return
+        batch, self._outbox = self._outbox, []
+        for sent in batch:
+            sent.passed_on = True
+        appending = self._log.append(self.scope, [Outgoing(sent.event.data, sent.mac) for sent in batch])
+        self._append = asyncio.ensure_future(appending)
+        self._append.add_done_callback(partial(self._on_appended, batch))
+
+    def _on_appended(self, batch: list[_Sent], append: asyncio.Future[None]) -> None:
+        if self._append is append:
+            self._append = None
+        error = None if append.cancelled() else append.exception()
+        if isinstance(error, JournalError) and not isinstance(error, OutcomeUnknownError):
+            for sent in batch:
+                sent.passed_on = False
+            self._take_back(error)
+        elif error is not None:  # no explicit answer is no answer
+            self._begin_doubt(error)
+        self._flush()
 
     def _take_back(self, error: BaseException) -> None:
         """Nothing of these was written, for certain: tell their callers so."""
@@ -425,9 +435,8 @@ class Spine:
         self._doubt = asyncio.create_task(self._find_out(cause), name=f"doubt {self.scope}")
 
     async def _find_out(self, cause: BaseException) -> None:
-        flush = self._flush
-        if flush is not None and not isinstance(cause, OutcomeUnknownError):
-            flush.cancel()  # it hangs in an append whose time is over
+        if self._append is not None and not isinstance(cause, OutcomeUnknownError):
+            self._append.cancel()  # its time is over
         try:
             async with asyncio.timeout(self._append_timeout):
                 await self.catch_up()
@@ -482,7 +491,7 @@ class Spine:
         self._failed = self._failed or failure(Code.CLOSED, f"the journal of scope {self.scope} was closed")
         if self._watch is not None:
             self._watch.cancel()
-        tasks = [task for task in (self._tail, self._flush, self._doubt) if task is not None]
+        tasks = [task for task in (self._tail, self._append, self._doubt) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -33,6 +33,12 @@ _BATCH: Final = 2_000
 _BATCH_BYTES: Final = 8 * 2**20
 _FETCH: Final = 32
 _MAX_WAITING: Final = 20_000
+
+
+_INSERT: Final = "INSERT INTO events (key, data, mac) VALUES (?, ?, ?)"
+_INSERT_ONE: Final = """
+INSERT INTO events (key, data, mac) SELECT coalesce(max(key) + 1, ?), ?, ? FROM events WHERE key >= ? AND key < ?
+"""
 
 
 class SQLiteLog:
@@ -64,9 +70,9 @@ class SQLiteLog:
         rows = await self._reader.call(lambda c: c.execute("SELECT name FROM scopes ORDER BY name").fetchall())
         return [Scope(name) for (name,) in rows]
 
-    async def append(self, scope: Scope, events: Sequence[Outgoing]) -> None:
+    def append(self, scope: Scope, events: Sequence[Outgoing]) -> Awaitable[None]:
         """See `Log.append`."""
-        await self._writer.append(scope, events)
+        return self._writer.append(scope, events)
 
     async def read(self, scope: Scope, *, after: Position | None) -> AsyncGenerator[Sequence[StoredEvent], None]:
         """See `Log.read`."""
@@ -290,12 +296,18 @@ class _WriterThread(SQLiteThread):
         self._version = 0
         self._next_look = 0.0
 
-    async def append(self, scope: Scope, events: Sequence[Outgoing]) -> None:
-        await self.start()
+    def append(self, scope: Scope, events: Sequence[Outgoing]) -> Awaitable[None]:
+        if not self._is_connected:
+            return self._start_and_append(scope, events)
+        # No coroutine in between: the job is under way when this returns.
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._jobs.put(_Append(scope, events, loop, future))
-        await future
+        return future
+
+    async def _start_and_append(self, scope: Scope, events: Sequence[Outgoing]) -> None:
+        await self.start()
+        await self.append(scope, events)
 
     async def follow(self, tail: _Tail) -> None:
         await self.call(lambda connection: self._add(connection, tail))
@@ -354,23 +366,58 @@ class _WriterThread(SQLiteThread):
     def _commit(self, connection: sqlite3.Connection, appends: list[_Append]) -> None:
         if not appends:
             return
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-            for append in appends:
-                _insert(connection, append, self._bases)
-        except Exception as error:  # noqa: BLE001  (whatever it is, nothing is written before COMMIT: an explicit no)
-            refusal = translate(error, self.path) if isinstance(error, sqlite3.Error) else _refusal(error)
-            self._abort(connection, appends, refusal, error)
+        if len(appends) == 1 and len(appends[0].events) == 1:
+            self._commit_one(connection, appends[0])
         else:
-            try:
-                connection.execute("COMMIT")
-            except sqlite3.Error as error:
-                self._abort(connection, appends, self._after_commit(error), error)
+            self._commit_many(connection, appends)
         handover = _Handover()
         scopes = {append.scope for append in appends}
         self._feed(connection, [tail for tail in self._tails if tail.scope in scopes], handover)
         handover.calls += [(append.loop, _finish, append) for append in appends]
         handover.send()
+
+    def _commit_one(self, connection: sqlite3.Connection, append: _Append) -> None:
+        """The common case in one statement, which is a transaction of its own."""
+        try:
+            base = self._base_of(connection, append.scope)
+            ((data, mac),) = append.events
+            connection.execute(_INSERT_ONE, (base, data, mac, base, base + (1 << _SHIFT)))
+        except JournalError as error:
+            append.error = error
+        except sqlite3.Error as error:
+            self._abort(connection, [append], self._after_commit(error), error)
+        except Exception as error:  # noqa: BLE001  (not the database's, so it never got there)
+            self._abort(connection, [append], _refusal(error), error)
+
+    def _commit_many(self, connection: sqlite3.Connection, appends: list[_Append]) -> None:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for append in appends:
+                self._insert(connection, append)
+        except Exception as error:  # noqa: BLE001  (whatever it is, nothing is written before COMMIT: an explicit no)
+            refusal = translate(error, self.path) if isinstance(error, sqlite3.Error) else _refusal(error)
+            self._abort(connection, appends, refusal, error)
+            return
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            self._abort(connection, appends, self._after_commit(error), error)
+
+    def _insert(self, connection: sqlite3.Connection, append: _Append) -> None:
+        try:
+            base = self._base_of(connection, append.scope)
+        except JournalError as error:
+            append.error = error
+            return
+        first = _last(connection, base) + 1
+        rows = [(key, data, mac) for key, (data, mac) in enumerate(append.events, first)]
+        connection.executemany(_INSERT, rows)
+
+    def _base_of(self, connection: sqlite3.Connection, scope: Scope) -> int:
+        base = self._bases.get(scope)
+        if base is None:
+            base = self._bases[scope] = _base(connection, scope)
+        return base
 
     def _after_commit(self, error: sqlite3.Error) -> JournalError:
         if error.sqlite_errorcode in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY):
@@ -427,21 +474,6 @@ class _WriterThread(SQLiteThread):
 
 def _refusal(error: Exception) -> JournalError:
     return failure(Code.STORAGE_FAILED, f"the append could not be prepared: {error!r}")
-
-
-def _insert(connection: sqlite3.Connection, append: _Append, bases: dict[Scope, int]) -> None:
-    try:
-        base = bases.get(append.scope)
-        if base is None:
-            base = bases[append.scope] = _base(connection, append.scope)
-    except JournalError as error:
-        append.error = error
-        return
-    key = _last(connection, base)
-    connection.executemany(
-        "INSERT INTO events (key, data, mac) VALUES (?, ?, ?)",
-        [(key + number, event.data, event.mac) for number, event in enumerate(append.events, 1)],
-    )
 
 
 def _finish(append: _Append) -> None:
