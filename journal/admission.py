@@ -90,6 +90,8 @@ def _rule_on(state: ScopeState, event: Readable) -> Ruling:
         if event.fence <= state.fence:
             return Code.FENCE_NOT_MONOTONIC
     elif event.lease_id != state.lease_id or event.fence != state.fence:
+        if event.type is None and event.fence > state.fence:
+            _ = event.body  # raises UnknownEventError: it may be a lease of a later version
         return Code.STALE_FENCE
     if event.type is None:
         _ = event.body  # raises UnknownEventError

@@ -81,6 +81,8 @@ class Code(StrEnum):
     OUTCOME_UNKNOWN = "journal_outcome_unknown"
     NOT_WRITTEN = "journal_not_written"
     CLOSED = "journal_closed"
+    FOREIGN_LOOP = "journal_foreign_loop"
+    FORKED = "journal_forked"
 
     # Logs, files and keys.
     UNKNOWN_SCOPE = "journal_unknown_scope"
@@ -209,6 +211,8 @@ _INVALID_CONTRACT = frozenset(
         Code.UNKNOWN_SCOPE,
         Code.FOREIGN_LEASE,
         Code.CLOSED,
+        Code.FOREIGN_LOOP,
+        Code.FORKED,
         Code.MISSING_FILE,
         Code.READ_ONLY,
     }

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
-import itertools
-import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar, cast
 
+from journal.acquisition import Acquisition, Patience
 from journal.admission import Admitted, ScopeState, Verdict, admit, empty_state, step
 from journal.codec import Codec
 from journal.control import Control
@@ -41,7 +41,6 @@ from journal.records import (
     BackfillEventRecord,
     GroupEventRecord,
     JournalEntry,
-    LeaseAcquiredRecord,
     LeaseReleasedRecord,
     LedgerImportedRecord,
     PlanAbandonedRecord,
@@ -54,13 +53,13 @@ from journal.records import (
     ScopedRecord,
 )
 from journal.spine import Spine
+from journal.tasks import start
 
 DEFAULT_TTL: Final = timedelta(seconds=30)
 MAX_TTL: Final = timedelta(days=30)
 DEFAULT_APPEND_TIMEOUT: Final = timedelta(seconds=5)
-_CONTENDED_PAUSE: Final = 0.1
-_ATTEMPTS: Final = 20
 
+_How: TypeAlias = tuple[Patience, LeaseId | None]
 AsOf: TypeAlias = SequenceNumber | Position | datetime
 T = TypeVar("T", bound=ScopedRecord)
 
@@ -95,7 +94,10 @@ class Journal:
         self._append_timeout = append_timeout
         self._spines: dict[Scope, Spine] = {}
         self._held: set[Lease] = set()
+        self._releases: dict[Lease, asyncio.Task[None]] = {}
+        self._closing: asyncio.Task[None] | None = None
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -106,13 +108,20 @@ class Journal:
         await self.close()
 
     async def close(self) -> None:
-        """Release the leases that are still held, stop following, close log and lease store. Idempotent."""
-        if self._closed:
-            return
+        """Release the leases that are still held, stop following, close log and lease store.
+
+        Idempotent, and finished even when the caller is cancelled; calls that come meanwhile wait for the first.
+        """
+        if self._closing is None:
+            self._closing = start(self._close(), "close journal")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         try:
-            for lease in list(self._held):
+            while self._held:
                 with contextlib.suppress(JournalError):
-                    await self.release(lease)  # a lease that cannot be given back runs out by itself
+                    await self.release(next(iter(self._held)))  # a lease that cannot be given back runs out by itself
+            await asyncio.gather(*self._releases.values(), return_exceptions=True)
         finally:
             self._closed = True
             for spine in self._spines.values():
@@ -134,6 +143,7 @@ class Journal:
             ForgedError: it exists and is (not) authenticated with this key.
             UnavailableError, OutcomeUnknownError: asking again is safe.
         """
+        self._check_open()
         await self._log.create(scope)
         spine = self._spine(scope)
         state = await spine.catch_up()
@@ -184,7 +194,7 @@ class Journal:
             raise failure(
                 Code.LIMIT_EXCEEDED, f"a lease lasts more than 0 s and at most {MAX_TTL.days} days, not {ttl}"
             )
-        return await self._acquire(scope, holder, ttl, control or Control(), _Patience(wait, on_wait))
+        return await self._take(scope, holder, ttl, control or Control(), (Patience(wait, on_wait), None))
 
     @asynccontextmanager
     async def lease(
@@ -200,8 +210,11 @@ class Journal:
         lease = await self.acquire(scope, holder, ttl=ttl, wait=wait, control=control)
         try:
             yield lease
-        finally:
-            await self.release(lease)
+        except BaseException:
+            with contextlib.suppress(JournalError):  # what went wrong in the block matters more
+                await self.release(lease)
+            raise
+        await self.release(lease)
 
     async def refresh(self, lease: Lease, *, control: Control | None = None) -> Lease:
         """Take a fresh fence in place of one's own lease, which settles everything that was in doubt under it.
@@ -209,12 +222,10 @@ class Journal:
         The old lease is over afterwards. Raises as `acquire`.
         """
         self._check_mine(lease)
-        await lease.stop_renewal()
-        patience = _Patience(timedelta(0), None)
-        fresh = await self._acquire(
-            lease.scope, lease.holder, lease.ttl, control or Control(), patience, replaces=lease.lease_id
-        )
+        how = (Patience(timedelta(0)), lease.lease_id)
+        fresh = await self._take(lease.scope, lease.holder, lease.ttl, control or Control(), how)
         self._held.discard(lease)
+        await lease.stop_renewal()
         return fresh
 
     async def release(self, lease: Lease) -> None:
@@ -227,90 +238,25 @@ class Journal:
         if not lease.released:
             lease.released = True
             self._held.discard(lease)
-            await asyncio.shield(asyncio.create_task(self._release(lease), name=f"release {lease.scope}"))
+            self._releases[lease] = release = start(self._release(lease), f"release {lease.scope}")
+            release.add_done_callback(lambda _: self._releases.pop(lease, None))
+        if lease in self._releases:
+            await asyncio.shield(self._releases[lease])
 
     async def lease_in_store(self, scope: Scope) -> Grant | None:
         """The lease as the store has it, expired or not."""
         return await self._lease_store.inspect(scope)
 
-    async def _acquire(
-        self,
-        scope: Scope,
-        holder: HolderId,
-        ttl: timedelta,
-        control: Control,
-        patience: _Patience,
-        replaces: LeaseId | None = None,
-    ) -> Lease:
+    async def _take(self, scope: Scope, holder: HolderId, ttl: timedelta, control: Control, how: _How) -> Lease:
         spine = await self._open(scope)
-        grant: Grant | None = None
-        try:
-            for attempt in itertools.count(1):
-                control.check()
-                state = await spine.catch_up()
-                lease_id, granted_at = LeaseId.random(), time.monotonic()
-                try:
-                    grant = await self._grant(scope, holder, lease_id, ttl, state.fence, replaces)
-                except LeaseContendedError as error:
-                    await control.sleep(patience.pause(error))
-                    continue
-                lease = Lease(grant, ttl, self._lease_store, self, granted_at)
-                try:
-                    await self._announce(spine, lease)
-                except (FencedError, OutcomeUnknownError):
-                    # Another event came first, or ours is not seen: with a greater fence the next attempt settles it.
-                    if attempt >= _ATTEMPTS:
-                        raise
-                    replaces = lease_id
-                    continue
-                grant = None
-                return self._hold(spine, lease)
-        finally:
-            if grant is not None:  # granted, but never announced: leave the scope free
-                await asyncio.shield(asyncio.create_task(self._lease_store.release(grant)))
-        raise AssertionError("counting ends nowhere")
+        acquisition = Acquisition(spine, self._lease_store, holder, ttl, self, partial(self._hold, spine))
+        return await acquisition.run(control, *how)
 
-    def _hold(self, spine: Spine, lease: Lease) -> Lease:
+    def _hold(self, spine: Spine, lease: Lease) -> None:
+        self._check_open()
         self._held.add(lease)
         spine.register(lease)
         lease.start_renewal(lambda: _confirm(spine))
-        return lease
-
-    async def _grant(
-        self,
-        scope: Scope,
-        holder: HolderId,
-        lease_id: LeaseId,
-        ttl: timedelta,
-        floor: int,
-        replaces: LeaseId | None,
-    ) -> Grant:
-        """Ask the store; a caller that is cancelled meanwhile leaves no lease behind."""
-        task = asyncio.create_task(
-            self._lease_store.acquire(scope, holder, lease_id=lease_id, ttl=ttl, floor=floor, replaces=replaces)
-        )
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            with contextlib.suppress(JournalError):
-                await asyncio.shield(asyncio.create_task(self._free(task)))
-            raise
-
-    async def _free(self, task: asyncio.Task[Grant]) -> None:
-        await self._lease_store.release(await task)
-
-    async def _announce(self, spine: Spine, lease: Lease) -> None:
-        record = LeaseAcquiredRecord.new(lease.holder, lease.ttl // timedelta(microseconds=1))
-        for _ in range(_ATTEMPTS):
-            try:
-                await spine.announce(lease.lease_id, lease.fence, record)
-            except FencedError:
-                state = await spine.catch_up()
-                if state.fence >= lease.fence:
-                    raise
-            else:
-                return
-        raise failure(Code.NOT_WRITTEN, f"scope {lease.scope} is written too fast to take its lease: try again")
 
     async def _release(self, lease: Lease) -> None:
         await lease.stop_renewal()
@@ -518,6 +464,7 @@ class Journal:
                     yield self._codec.read(position, data, mac)
 
     async def _open(self, scope: Scope) -> Spine:
+        self._check_open()
         await self._known(scope)
         spine = self._spine(scope)
         _check_genesis(await spine.catch_up())
@@ -535,6 +482,11 @@ class Journal:
     def _spine(self, scope: Scope) -> Spine:
         if self._closed:
             raise failure(Code.CLOSED, "the journal was closed")
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None:
+                raise failure(Code.FOREIGN_LOOP, "a journal belongs to the event loop that it was first used on")
+            self._loop = loop
         if scope not in self._spines:
             self._spines[scope] = Spine(scope, self._log, self._codec, self._append_timeout)
         return self._spines[scope]
@@ -549,6 +501,10 @@ class Journal:
                 f"the lease of scope {lease.scope} with fence {lease.fence} is over (newest fence: {state.fence})",
             )
         return state
+
+    def _check_open(self) -> None:
+        if self._closing is not None:
+            raise failure(Code.CLOSED, "the journal was closed, or is being closed")
 
     def _check_mine(self, lease: Lease) -> None:
         if not lease.is_bound_to(self):
@@ -566,31 +522,6 @@ async def _errors_of(futures: Sequence[asyncio.Future[Any]]) -> list[BaseExcepti
             future.cancel()
         raise
     return [error for future in futures if (error := future.exception()) is not None]
-
-
-@dataclass(slots=True)
-class _Patience:
-    """How long to wait for another holder, and whom to tell."""
-
-    wait: timedelta | None
-    on_wait: Callable[[LeaseContendedError], None] | None
-    since: float | None = None
-    told: str | None = None
-
-    def pause(self, error: LeaseContendedError) -> float:
-        """Seconds to wait before the next try; raises the error when the time is up."""
-        now = time.monotonic()
-        self.since = now if self.since is None else self.since
-        left = None if self.wait is None else self.since + self.wait.total_seconds() - now
-        if left is not None and left <= 0:
-            raise error
-        if self.on_wait is not None and self.told != error.holder:
-            self.told = error.holder
-            self.on_wait(error)
-        # Jitter, so that those who wait do not ask in step; capped, because a holder may release early.
-        pause = min(_CONTENDED_PAUSE, max(0.005, error.expires_at - time.time()))
-        pause *= 0.75 + secrets.randbelow(500) / 1_000
-        return pause if left is None else min(pause, left)
 
 
 async def _confirm(spine: Spine) -> None:

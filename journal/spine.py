@@ -46,12 +46,13 @@ from journal.records import JournalEntry, LeaseAcquiredRecord, Record
 class Receipt:
     """What became of one event that was sent. `verdict` is None while that is not known."""
 
-    __slots__ = ("_settled", "record", "scope", "verdict")
+    __slots__ = ("_cause", "_settled", "record", "scope", "verdict")
 
     def __init__(self, scope: Scope, record: Record) -> None:
         self.scope = scope
         self.record = record
         self.verdict: Verdict | None = None
+        self._cause: BaseException | None = None
         self._settled: asyncio.Event | None = None  # made for the few that are waited for
 
     async def settled(self) -> JournalEntry[Any] | None:
@@ -59,8 +60,9 @@ class Receipt:
 
         Raises:
             FencedError: another lease came first; other errors by the reason that voided the event.
+            OutcomeUnknownError: the scope is not followed any more, so nothing will become known here.
         """
-        if self.verdict is None:
+        if self.verdict is None and self._cause is None:
             self._settled = self._settled or asyncio.Event()
             await self._settled.wait()
         return self.result()
@@ -69,7 +71,8 @@ class Receipt:
         """As `settled`, without waiting. Raises OutcomeUnknownError while nothing is known."""
         verdict = self.verdict
         if verdict is None:
-            raise OutcomeUnknownError(f"the outcome of a {_name(self.record)} is not settled", receipt=self)
+            error = OutcomeUnknownError(f"the outcome of a {_name(self.record)} is not settled", receipt=self)
+            raise error from self._cause
         if isinstance(verdict, Void):
             raise refusal(verdict.reason, self.record, self.scope, written=True)
         return None if verdict.sequence is None else JournalEntry(SequenceNumber(verdict.sequence), self.record)
@@ -77,6 +80,14 @@ class Receipt:
     def settle(self, verdict: Verdict) -> None:
         """Note the final verdict and wake those who wait for it."""
         self.verdict = verdict
+        self._wake()
+
+    def give_up(self, cause: BaseException) -> None:
+        """Nothing more will become known; wake those who wait."""
+        self._cause = cause
+        self._wake()
+
+    def _wake(self) -> None:
         if self._settled is not None:
             self._settled.set()
 
@@ -193,6 +204,11 @@ class Spine:
                 async for batch in batches:
                     self._take(batch)
             raise failure(Code.STORAGE_FAILED, f"the log stopped telling what is new in scope {self.scope}")
+        except asyncio.CancelledError:
+            if self._failed is None:  # not by us: let nobody wait for a tail that is gone
+                self._tail = None
+                self._release_barriers(failure(Code.STORAGE_FAILED, f"following scope {self.scope} was cancelled"))
+            raise
         except UnavailableError as error:
             self._tail = None  # the next operation starts another
             self._release_barriers(error)
@@ -483,8 +499,8 @@ class Spine:
         for lease in self._leases.values():
             lease.lose(error)
         for sent in self._sent:
-            if not sent.future.done():
-                self._tell_unknown(sent, error)
+            sent.receipt.give_up(error)
+            self._tell_unknown(sent, error)
 
     async def close(self) -> None:
         """Stop the tail; what is still in flight gets no answer from here."""

@@ -23,6 +23,7 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeAlias, TypeVar
 
 from journal.errors import Code, JournalError, failure
+from journal.tasks import read_error
 
 APPLICATION_ID: Final = 0x464A_4E4C  # "FJNL"
 FILE_FORMAT: Final = 1
@@ -98,12 +99,24 @@ class _Descriptors:
         self._lock = threading.Lock()
         self._descriptors: dict[_Inode, list[int]] = {}
         self._connections: dict[_Inode, int] = {}
+        self._inherited: set[_Inode] = set()
+
+    def forked(self) -> None:
+        """Note, in a child process, that its parent had connections when it forked.
+
+        SQLite's own table of locks was copied with them: it would take the parent's locks for this process's own, take
+        none, and be left without any when the parent closes. So files that were open stay closed here.
+        """
+        self._lock = threading.Lock()
+        self._inherited |= set(self._connections)
 
     def look(self, path: Path) -> tuple[_Inode, bytes, int]:
         """Identity, first 100 bytes and size of a file."""
         with self._lock:
             info = path.stat()
             inode = info.st_dev, info.st_ino
+            if inode in self._inherited:
+                raise forked(path)
             if inode not in self._descriptors:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 info = os.fstat(descriptor)  # the path may lead to another file by now
@@ -129,6 +142,16 @@ class _Descriptors:
 
 _Inode: TypeAlias = tuple[int, int]
 _DESCRIPTORS: Final = _Descriptors()
+os.register_at_fork(after_in_child=_DESCRIPTORS.forked)
+
+
+def forked(path: Path) -> JournalError:
+    """The error for using a file that a parent process had open when it forked."""
+    return failure(
+        Code.FORKED,
+        f"{path} was open when this process was forked: open the journal after the fork, or start processes by spawn",
+        path=str(path),
+    )
 
 
 class _Connection(sqlite3.Connection):
@@ -241,6 +264,7 @@ class SQLiteThread:
         self.path = path
         self._create = create
         self._read_only = read_only
+        self._process = os.getpid()
         self._jobs: SimpleQueue[Any] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._connected: asyncio.Future[None] | None = None
@@ -271,12 +295,13 @@ class SQLiteThread:
         """Let the thread finish what it was given, then end it and close the connection."""
         self._closed, self._is_connected = True, False
         thread, self._thread = self._thread, None
-        if thread is not None:
+        if thread is not None and os.getpid() == self._process:
             self._jobs.put(None)
             await asyncio.get_running_loop().run_in_executor(None, thread.join)
 
     async def start(self) -> None:
         """Connect, once; raises what `connect` raises, and the next call tries again."""
+        self.check_process()
         if self._is_connected:
             return
         if self._closed:
@@ -295,9 +320,15 @@ class SQLiteThread:
             raise failure(Code.CLOSED, f"{self.path} was closed")
         self._is_connected = True
 
+    def check_process(self) -> None:
+        """Raises `journal_forked` in a child of the process that made this: its thread is not there."""
+        if os.getpid() != self._process:
+            raise forked(self.path)
+
     def _launch(self) -> asyncio.Future[None]:
         loop = asyncio.get_running_loop()
         connected: asyncio.Future[None] = loop.create_future()
+        connected.add_done_callback(read_error)  # all who wait for it may have been cancelled
         self._thread = threading.Thread(
             target=self._main, args=(loop, connected), name=f"journal-sqlite-{self.path.name}", daemon=True
         )

@@ -5,10 +5,12 @@ the chain, and the records' rules, which are admission's own. What a void event 
 writer's late event is in the log for good and has no effect; it is counted by its reason.
 
 How a break shows. The chain makes a reader that meets an altered event void all that follows it, so an altered log looks
-like a shorter history with many void events behind it. What gives it away are orphans: events of this scope and
-incarnation that name as their parent an event that is not in the log before them. A writer, however stale, names what it
-read, or what it wrote just before; so an orphan's parent was there once, between the last event that counted and the
-orphan. This relies on the log keeping one writer's appends in order, as the embedded one does.
+like a shorter history with many void events behind it. What gives it away is that no writer makes such events. A writer,
+however stale, names as parent what it read as counting, or, in flight, what it wrote just before under the same lease. It
+writes under a lease that was admitted, writes nothing after it gave it back, and while its lease is the current one
+nobody can come before it: only copies of its events that count, and what follows its own faulty event, can be void then.
+A void event of this scope that fits none of this was made void by a change of the log. This relies on the log keeping
+one writer's appends in order, as the embedded one does.
 
 What the log alone cannot show: that its last events were cut off, or that its last event was altered, as nothing names
 it. For the first and, without a key, for the second, keep the head that a verification printed and give it to the next
@@ -92,7 +94,7 @@ async def verify(journal: Journal, scope: Scope, *, head: Digest | None = None) 
             raise
         walk.stop(error)
     if walk.suspects:
-        await _find_orphans(journal, walk)
+        await _examine_suspects(journal, walk)
     return walk.result()
 
 
@@ -100,12 +102,26 @@ async def verify(journal: Journal, scope: Scope, *, head: Digest | None = None) 
 _READING_STOPS: Final = frozenset({Code.UNDECODABLE_BODY, Code.UNKNOWN_EVENT, Code.EVENT_TOO_LARGE, Code.HISTORY_LOST})
 
 
+class _Standing(Enum):
+    """What the lease of a void event was when the event came."""
+
+    SUPERSEDED = "superseded"
+    CURRENT = "current"
+    RELEASED = "released"
+    NEVER_ADMITTED = "never admitted"
+
+
 @dataclass(slots=True)
-class _Suspect:
-    """A void event that follows neither the event before it nor the head."""
+class _VoidEvent:
+    """What is kept of a void event of this scope until its parent's place is known."""
 
     position: int
+    hash: bytes
     parent: bytes
+    lease_id: bytes
+    announces: bool
+    reason: Code
+    standing: _Standing
     last_admitted: int | None
 
 
@@ -116,12 +132,12 @@ class _Walk:
     events: int = 0
     voids: Counter[Code] = field(default_factory=Counter)
     findings: list[Finding] = field(default_factory=list)
-    suspects: list[_Suspect] = field(default_factory=list)
+    suspects: list[_VoidEvent] = field(default_factory=list)
+    _leases: dict[bytes, bool] = field(default_factory=dict)  # admitted lease -> whether it was given back
     keyed: bool = False
     head_found: bool = False
     complete: bool = True
     state: ScopeState = field(init=False)
-    _previous: bytes | None = None
     _last_admitted: int | None = None
 
     def __post_init__(self) -> None:
@@ -133,7 +149,6 @@ class _Walk:
             self.voids[verdict.reason] += 1
         if not isinstance(event, Event):
             self._find(event.position, Code.UNDECODABLE, "the bytes are no event", _FOREIGN_ADVICE, breaks=False)
-            self._previous = None
             return
         self.keyed = event.authentic is not None
         self._compare_readers(event)
@@ -142,7 +157,10 @@ class _Walk:
         else:
             self._last_admitted = event.position
             self.head_found = self.head_found or event.hash == self.expected_head
-        self._previous = event.hash
+            if event.type is EventType.LEASE_ACQUIRED:
+                self._leases[event.lease_id] = False
+            elif event.type is EventType.LEASE_RELEASED:
+                self._leases[event.lease_id] = True
 
     def stop(self, error: JournalError) -> None:
         """The log cannot be read behind this point."""
@@ -151,17 +169,9 @@ class _Walk:
         advice = "nothing behind it was verified"
         self._find(position if isinstance(position, int) else None, error.code, error.message, advice, breaks=True)
 
-    def orphan(self, suspect: _Suspect, found_later: int | None) -> None:
-        """Its parent is not before it in the log."""
-        if found_later is not None:
-            what = f"the event that it follows is behind it, at position {found_later}: the order was changed"
-        else:
-            start = "the start" if suspect.last_admitted is None else f"position {suspect.last_admitted}"
-            what = (
-                f"the event that it follows is not in the log: between {start} (the last that counts before it) and "
-                f"position {suspect.position} an event was altered or removed"
-            )
-        self._find(suspect.position, Code.CHAIN_BROKEN, what, _BREAK_ADVICE, breaks=True)
+    def broken(self, position: int, what: str) -> None:
+        """No writer makes this event void: the log was changed."""
+        self._find(position, Code.CHAIN_BROKEN, what, _BREAK_ADVICE, breaks=True)
 
     def result(self) -> Verification:
         """All that was found."""
@@ -192,9 +202,31 @@ class _Walk:
             self._find(event.position, Code.FORGED, what, _BREAK_ADVICE if fits else _FOREIGN_ADVICE, breaks=fits)
             return
         if reason is Code.FOREIGN_SCOPE:
+            if event.type is not EventType.SCOPE_CREATED and self.state.incarnation is not None:
+                what = "it is of another scope, or of another incarnation of this one"
+                self._find(event.position, Code.FOREIGN_SCOPE, what, _FOREIGN_ADVICE, breaks=False)
             return
-        if event.parent not in (self._previous, self.state.head):
-            self.suspects.append(_Suspect(event.position, event.parent, self._last_admitted))
+        announces = event.type is EventType.LEASE_ACQUIRED
+        standing = self._standing(event.lease_id)
+        self.suspects.append(
+            _VoidEvent(
+                event.position,
+                event.hash,
+                event.parent,
+                event.lease_id,
+                announces,
+                reason,
+                standing,
+                self._last_admitted,
+            )
+        )
+
+    def _standing(self, lease_id: bytes) -> _Standing:
+        if lease_id not in self._leases:
+            return _Standing.NEVER_ADMITTED
+        if self._leases[lease_id]:
+            return _Standing.RELEASED
+        return _Standing.CURRENT if lease_id == self.state.lease_id else _Standing.SUPERSEDED
 
     def _check_genesis(self) -> None:
         if self.events and self.state.incarnation is None:
@@ -227,21 +259,71 @@ _BREAK_ADVICE: Final = "stop writing to this scope, and compare the log with a b
 _FOREIGN_ADVICE: Final = "it has no effect; if nothing else writes to this log, find out what wrote it or altered it"
 
 
-async def _find_orphans(journal: Journal, walk: _Walk) -> None:
-    """Look once more for the parents of those that followed neither their neighbour nor the head."""
-    places: dict[bytes, int | None] = {suspect.parent: None for suspect in walk.suspects}
+async def _examine_suspects(journal: Journal, walk: _Walk) -> None:
+    """Look once more for the parents of void events, and for what void events are copies of."""
+    wanted = {suspect.parent for suspect in walk.suspects} | {suspect.hash for suspect in walk.suspects}
+    counted: dict[bytes, int] = {}
+    places: dict[bytes, int] = {}
     seen = 0
     async with aclosing(journal.replay(walk.scope)) as events:
-        async for event, _ in events:
-            if isinstance(event, Event) and event.hash in places and places[event.hash] is None:
-                places[event.hash] = event.position
+        async for event, verdict in events:
+            if isinstance(event, Event) and event.hash in wanted:
+                places.setdefault(event.hash, event.position)
+                if not isinstance(verdict, Void):
+                    counted[event.hash] = event.position
             seen += 1
             if seen == walk.events:
                 break
+    explained: dict[bytes, _VoidEvent] = {}
+    broken: set[bytes] = set()
     for suspect in walk.suspects:
-        place = places[suspect.parent]
-        if place is None or place > suspect.position:
-            walk.orphan(suspect, place)
+        problem = _problem_of(suspect, counted, places, explained)
+        if problem is None:
+            explained[suspect.hash] = suspect
+            continue
+        broken.add(suspect.hash)
+        if suspect.parent not in broken:  # what follows a break is void because of it, and says nothing new
+            walk.broken(suspect.position, problem)
+
+
+def _problem_of(
+    event: _VoidEvent, counted: Mapping[bytes, int], places: Mapping[bytes, int], explained: Mapping[bytes, _VoidEvent]
+) -> str | None:
+    """Why no writer can have made this event void; None when one can."""
+    if counted.get(event.hash, event.position) < event.position:
+        return None  # a copy of one that counts
+    place = places.get(event.parent)
+    if place is None:
+        start = "the start" if event.last_admitted is None else f"position {event.last_admitted}"
+        return (
+            f"the event that it follows is not in the log: between {start} (the last that counts before it) and position "
+            f"{event.position} an event was altered or removed"
+        )
+    if place > event.position:
+        return f"the event that it follows is behind it, at position {place}: the order was changed"
+    if event.reason is not Code.STALE_PARENT:
+        return None  # it came in its place and broke a rule of its own
+    parent = explained.get(event.parent)
+    if counted.get(event.parent, event.position) >= event.position:
+        if event.announces or parent is None or parent.lease_id != event.lease_id:
+            return f"it follows an event that never counted, at position {place}: something before it was changed"
+        if parent.reason is not Code.STALE_PARENT:
+            return None  # it was sent together with a faulty one
+    if event.announces or event.standing is _Standing.SUPERSEDED:
+        return None
+    if parent is not None and event.standing is _Standing.CURRENT and _follows_a_fault(parent, explained):
+        return None
+    return (
+        f"its lease was {event.standing.value} when it came, so nobody can have come before it: something was inserted"
+    )
+
+
+def _follows_a_fault(event: _VoidEvent, explained: Mapping[bytes, _VoidEvent]) -> bool:
+    """Whether a chain of void events began with one that broke a rule of its own."""
+    current: _VoidEvent | None = event
+    while current is not None and current.reason is Code.STALE_PARENT:
+        current = explained.get(current.parent)
+    return current is not None
 
 
 # --- two readers ------------------------------------------------------------------------------------------------------

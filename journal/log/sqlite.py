@@ -297,6 +297,7 @@ class _WriterThread(SQLiteThread):
         self._next_look = 0.0
 
     def append(self, scope: Scope, events: Sequence[Outgoing]) -> Awaitable[None]:
+        self.check_process()
         if not self._is_connected:
             return self._start_and_append(scope, events)
         # No coroutine in between: the job is under way when this returns.

@@ -356,10 +356,18 @@ def test_an_acquisition_with_a_damaged_body_is_void_under_an_old_fence_and_stops
         step(writer.state, damaged(send(writer, draft._replace(fence=6))))
 
 
-def test_an_event_of_unknown_type_needs_the_current_lease():
+@pytest.mark.parametrize("fence", [4, 5])
+def test_an_event_of_unknown_type_under_another_lease_and_no_greater_fence_is_void(fence: int):
+    writer, lease = keyed_writer()
+    draft = draft_of(writer, lease, LeaseAcquiredRecord.new(lease.holder, 1))._replace(fence=fence, lease_id=b"n" * 16)
+    assert step(writer.state, unknown(send(writer, draft))) == Void(Code.STALE_FENCE)
+
+
+def test_an_event_of_unknown_type_under_a_greater_fence_may_be_a_newer_lease_and_stops_reading():
     writer, lease = keyed_writer()
     draft = draft_of(writer, lease, LeaseAcquiredRecord.new(lease.holder, 1))._replace(fence=6, lease_id=b"n" * 16)
-    assert step(writer.state, unknown(send(writer, draft))) == Void(Code.STALE_FENCE)
+    with pytest.raises(UnknownEventError):
+        step(writer.state, unknown(send(writer, draft)))
 
 
 def test_an_event_over_the_limit_stops_reading_when_its_header_is_admissible():

@@ -73,6 +73,8 @@ CLASSES: dict[type[JournalError], set[str]] = {
         "journal_unknown_scope",
         "journal_foreign_lease",
         "journal_closed",
+        "journal_foreign_loop",
+        "journal_forked",
         "journal_missing_file",
         "journal_read_only",
     },
