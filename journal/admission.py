@@ -86,17 +86,22 @@ def _rule_on(state: ScopeState, event: Readable) -> Ruling:
         return Code.FORGED
     if event.parent != state.head:
         return Code.STALE_PARENT
+    if event.type is None:
+        return _rule_on_unknown(state, event)
     if event.type is _LEASE_ACQUIRED:
         if event.fence <= state.fence:
             return Code.FENCE_NOT_MONOTONIC
     elif event.lease_id != state.lease_id or event.fence != state.fence:
-        if event.type is None and event.fence > state.fence:
-            _ = event.body  # raises UnknownEventError: it may be a lease of a later version
         return Code.STALE_FENCE
-    if event.type is None:
-        _ = event.body  # raises UnknownEventError
-        return Code.UNDECODABLE
     return RULES[event.type](state, event)
+
+
+def _rule_on_unknown(state: ScopeState, event: Event) -> Ruling:
+    """Stop when the header would be admitted, be it that of a record or of a lease in a later version's form."""
+    is_current = event.lease_id == state.lease_id and event.fence == state.fence
+    if is_current or event.fence > state.fence:
+        _ = event.body  # raises UnknownEventError
+    return Code.STALE_FENCE
 
 
 def evolve(state: ScopeState, event: Event, verdict: Admitted) -> None:
