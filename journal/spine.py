@@ -393,7 +393,11 @@ class Spine:
         batch, self._outbox = self._outbox, []
         for sent in batch:
             sent.passed_on = True
-        appending = self._log.append(self.scope, [Outgoing(sent.event.data, sent.mac) for sent in batch])
+        try:
+            appending = self._log.append(self.scope, [Outgoing(sent.event.data, sent.mac) for sent in batch])
+        except JournalError as error:
+            self._on_failure(batch, error)
+            return
         self._append = asyncio.ensure_future(appending)
         self._append.add_done_callback(partial(self._on_appended, batch))
 
@@ -401,13 +405,17 @@ class Spine:
         if self._append is append:
             self._append = None
         error = None if append.cancelled() else append.exception()
+        if error is not None:
+            self._on_failure(batch, error)
+        self._flush()
+
+    def _on_failure(self, batch: list[_Sent], error: BaseException) -> None:
         if isinstance(error, JournalError) and not isinstance(error, OutcomeUnknownError):
             for sent in batch:
                 sent.passed_on = False
             self._take_back(error)
-        elif error is not None:  # no explicit answer is no answer
+        else:  # no explicit answer is no answer
             self._begin_doubt(error)
-        self._flush()
 
     def _take_back(self, error: BaseException) -> None:
         """Nothing of these was written, for certain: tell their callers so."""
