@@ -31,9 +31,9 @@ def open_journal(settings: Settings, *, create: bool = False, read_only: bool = 
 
 
 def _keyring(settings: Settings) -> Keyring | None:
-    current, previous = settings.secret("key"), settings.secret("previous_key")
+    current, previous = settings.secret("key"), settings.previous_keys()
     if current is None:
-        if previous is not None:
+        if previous:
             raise failure(Code.INVALID_SETTINGS, "previous_key is given without key: it can only accompany one")
         return None
-    return Keyring(Key.parse(current), None if previous is None else Key.parse(previous))
+    return Keyring(Key.parse(current), *map(Key.parse, previous))

@@ -10,7 +10,6 @@ import hmac
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Final
 
@@ -114,21 +113,25 @@ class Key:
         return f"Key({self.id.hex()})"
 
 
-@dataclass(frozen=True, slots=True)
 class Keyring:
-    """The key that writes, and one previous key whose events are still believed while keys are rotated."""
+    """The key that writes, and the keys before it, whose events are still believed.
 
-    current: Key
-    previous: Key | None = None
+    Nothing is ever deleted from a log, so what was written under a key needs it for ever: rotating adds one.
+    """
+
+    __slots__ = ("_keys", "current")
+
+    def __init__(self, current: Key, *previous: Key | None) -> None:
+        self.current = current
+        self._keys = {key.id: key for key in (current, *previous) if key is not None}
 
     def verify(self, data: bytes, mac: bytes | None) -> bool:
         """Whether `mac` is that of `data` under one of the keys; the comparison takes constant time."""
-        if mac is None:
-            return False
-        for key in (self.current, self.previous):
-            if key is not None and mac[:KEY_ID_BYTES] == key.id:
-                return hmac.compare_digest(mac, key.mac(data))
-        return False
+        key = None if mac is None else self._keys.get(mac[:KEY_ID_BYTES])
+        return key is not None and mac is not None and hmac.compare_digest(mac, key.mac(data))
+
+    def __repr__(self) -> str:
+        return f"Keyring({', '.join(map(repr, self._keys.values()))})"
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from pydantic import Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from journal.errors import Code, JournalError, failure
@@ -53,9 +53,9 @@ class Settings(BaseSettings):
     log: str | None = Field(None, description="sqlite:///file; by default journal.db in the project folder")
     leases: str | None = Field(None, description="sqlite:///file; by default with the log")
     key: SecretStr | None = Field(None, description="64 hex digits; makes and checks the events' MACs")
-    previous_key: SecretStr | None = Field(None, description="64 hex digits; only checks, while keys are rotated")
+    previous_key: SecretStr | None = Field(None, description="the keys before it, comma-separated; these only check")
     key_file: Path | None = Field(None, description="file that holds the key")
-    previous_key_file: Path | None = Field(None, description="file that holds the previous key")
+    previous_key_file: Path | None = Field(None, description="file that holds the keys before it, one a line")
     max_event_bytes: int = Field(DEFAULT_MAX_EVENT_BYTES, ge=1_024, le=2**30, description="largest event accepted")
 
     @property
@@ -93,8 +93,8 @@ class Settings(BaseSettings):
 
     @field_validator(*_SECRETS)
     @classmethod
-    def _check_key(cls, value: SecretStr | None) -> SecretStr | None:
-        if value is not None and not re.fullmatch(r"[0-9A-Fa-f]{64}", value.get_secret_value()):
+    def _check_key(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is not None and not _is_key(info.field_name, value.get_secret_value()):
             raise ValueError("must be 64 hex digits")
         return value
 
@@ -118,7 +118,11 @@ class Settings(BaseSettings):
         path: Path | None = getattr(self, f"{name}_file")
         if path is None:
             return None if given is None else given.get_secret_value()
-        return _read_key(f"{name}_file", path)
+        return _read_key(name, path)
+
+    def previous_keys(self) -> list[str]:
+        """The digits of each key before the current one. Raises `journal_invalid_settings`."""
+        return [digits for digits in re.split(r"[,\s]+", self.secret("previous_key") or "") if digits]
 
     @classmethod
     def settings_customise_sources(
@@ -245,11 +249,17 @@ def _read_key(name: str, path: Path) -> str:
         with path.open("rb") as file:
             content = file.read(_MAX_KEY_FILE_BYTES)
     except OSError as error:
-        raise _invalid(f"{name}: {path} cannot be read: {error.strerror}", key=name) from error
-    digits = content.strip()
-    if not re.fullmatch(rb"[0-9A-Fa-f]{64}", digits):
-        raise _invalid(f"{name}: {path} must hold 64 hex digits and nothing else", key=name)
-    return digits.decode()
+        raise _invalid(f"{name}_file: {path} cannot be read: {error.strerror}", key=f"{name}_file") from error
+    digits = content.decode("ascii", "replace").strip()
+    if not _is_key(name, digits):
+        raise _invalid(f"{name}_file: {path} must hold 64 hex digits and nothing else", key=f"{name}_file")
+    return digits
+
+
+def _is_key(name: str | None, text: str) -> bool:
+    """Whether `text` is a key or, for previous ones, a list of them."""
+    key = r"[0-9A-Fa-f]{64}"
+    return bool(re.fullmatch(rf"{key}([,\s]+{key})*" if name == "previous_key" else key, text))
 
 
 def _translate(error: ValidationError) -> JournalError:

@@ -63,7 +63,8 @@ _GENERAL: Final = (
     _option(
         "--previous-key-file",
         type=click.Path(path_type=Path),
-        help="File with the key before it, while keys are rotated. [JOURNAL_PREVIOUS_KEY_FILE]",
+        help="File with the keys before it, one a line: what was written under them is still believed. "
+        "[JOURNAL_PREVIOUS_KEY_FILE]",
     ),
     _option(
         "--max-event-bytes",

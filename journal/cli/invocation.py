@@ -26,9 +26,18 @@ def run(arguments: Sequence[str]) -> int:
     try:
         return _finish(arguments, as_json=as_json)
     except BrokenPipeError:
-        # Nobody reads any more. Without this the interpreter complains when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _give_up_output()  # nobody reads any more
         return Exit.BROKEN_PIPE
+    except OSError as error:
+        # What the journal meets comes as its own errors; this was met on the way out.
+        _give_up_output()
+        sys.stderr.write(f"journal: cannot write the output: {error.strerror or error}\n")
+        return Exit.FAILED
+
+
+def _give_up_output() -> None:
+    """Without this the interpreter complains about what it could not write when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _finish(arguments: Sequence[str], *, as_json: bool) -> int:
@@ -40,7 +49,7 @@ def _finish(arguments: Sequence[str], *, as_json: bool) -> int:
     except JournalError as error:
         _tell(error.code, error.message, error.details, as_json=as_json)
         code = exit_code(error)
-    except BrokenPipeError:
+    except OSError:
         raise
     except (KeyboardInterrupt, click.Abort):
         sys.stderr.write("journal: interrupted\n")

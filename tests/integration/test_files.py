@@ -321,11 +321,20 @@ def confined(*arguments: str, setup: str = "") -> list[dict[str, Any]]:
     """Run `scripts/confined.py`; with `setup`, in a mount namespace of its own after those commands."""
     command = [sys.executable, "-m", "tests.integration.scripts.confined", *arguments]
     if setup:
-        unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "-rm"]
-        command = [*unshare, "sh", "-euc", f'{setup}\nexec "$@"', "sh", *command]
+        command = [*mount_namespace(), "sh", "-euc", f'{setup}\nexec "$@"', "sh", *command]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr
     return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def mount_namespace() -> list[str]:
+    """The words that run a command in a mount namespace of its own."""
+    if os.geteuid() != 0:
+        return ["unshare", "-rm"]
+    # In a chroot the root is no mount point, whose propagation could be changed; there it was private before.
+    private = ["unshare", "--mount"]
+    possible = subprocess.run([*private, "true"], capture_output=True, check=False).returncode == 0
+    return private if possible else [*private, "--propagation", "unchanged"]
 
 
 READ_ONLY_MOUNT = 'mount --bind "{0}" "{0}"; mount -o remount,bind,ro "{0}"'

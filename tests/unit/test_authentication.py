@@ -138,6 +138,12 @@ def test_a_third_key_is_not_believed():
     assert folded(writer, keyed(SECOND, previous=FIRST)).voids == 2
 
 
+def test_every_previous_key_is_believed_however_often_keys_were_rotated():
+    writer = rotated(FIRST, SECOND, THIRD)
+    state = folded(writer, Codec(keyring=Keyring(THIRD, SECOND, FIRST)))
+    assert (state.voids, state.canonical()) == (0, writer.state.canonical())
+
+
 def test_a_genesis_under_a_key_that_is_gone_stops_reading():
     assert stopped(rotated(FIRST, SECOND, THIRD), keyed(THIRD, previous=SECOND)).code is Code.FORGED
 

@@ -238,6 +238,13 @@ def test_a_key_and_a_key_file_contradict_each_other(project: Path, monkeypatch: 
     assert "key and key_file are both given" in refusal(key_file=Path("secret")).message
 
 
+def test_several_previous_keys_come_with_commas_or_a_line_each(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "old").write_text(f"{KEY}\n{OTHER_KEY}\n")
+    assert load_settings(previous_key_file=Path("old")).previous_keys() == [KEY, OTHER_KEY]
+    monkeypatch.setenv("JOURNAL_PREVIOUS_KEY", f"{KEY}, {OTHER_KEY}")
+    assert load_settings().previous_keys() == [KEY, OTHER_KEY]
+
+
 def test_a_previous_key_needs_a_current_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JOURNAL_PREVIOUS_KEY", KEY)
     with pytest.raises(InvalidContractError, match="previous_key is given without key"):
