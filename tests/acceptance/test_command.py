@@ -574,3 +574,35 @@ def test_an_interrupt_ends_it_with_one_line(journal: Journal) -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=DEADLINE)
     assert (said, process.returncode) == ("journal: interrupted\n", 130)
+
+
+@pytest.mark.parametrize(
+    ("redirection", "said", "code"),
+    [
+        (">&-", "", 0),
+        (">/dev/full", "journal: cannot write the output: No space left on device\n", 1),
+        ("2>&-", "", 0),
+    ],
+)
+def test_a_stream_that_cannot_be_written_is_no_traceback(
+    journal: Journal, redirection: str, said: str, code: int
+) -> None:
+    save(journal.folder / "journal.db", applied())
+    result = subprocess.run(
+        ["sh", "-c", f"journal status {redirection}"],
+        cwd=journal.folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (result.stderr, result.returncode) == (said, code)
+
+
+def test_a_character_that_the_output_cannot_show_is_escaped(journal: Journal) -> None:
+    writer = half_done()
+    plan = journal_entry(writer.state.plan.entry)
+    lease = writer.acquire("carol")
+    writer.write(PlanAbandonedRecord.new(lease, plan, operator="ops", reason="geprüft"), lease)
+    save(journal.folder / "journal.db", writer)
+    assert "gepr\\xfcft" in journal("history", env={"PYTHONIOENCODING": "ascii"}).stdout
