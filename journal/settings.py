@@ -172,7 +172,7 @@ def sqlite_file(key: str, url: str) -> Path:
     if scheme in _LATER:
         raise _invalid(f"{key}: {scheme}:// is not in this version yet: use sqlite:///file", key=key)
     path = url.removeprefix("sqlite:///")
-    if path == url or not path or "?" in path:
+    if path == url or not path or "?" in path or "\0" in path:
         raise _invalid(f"{key}: must be sqlite:///file (relative) or sqlite:////folder/file (absolute)", key=key)
     return Path(path)
 
@@ -191,10 +191,10 @@ def _invalid(message: str, **details: Any) -> JournalError:
 def _read_file(folder: Path) -> dict[str, Any]:
     path = folder / FILE_NAME
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(path.read_text("utf-8-sig"))  # some editors write a byte order mark
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise _invalid(f"{path} cannot be read: {error}", file=str(path)) from error
     _check_keys(values, path)
     return {key: _anchored(key, value, folder) for key, value in values.items()}

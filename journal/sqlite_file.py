@@ -15,6 +15,7 @@ import errno
 import os
 import secrets
 import sqlite3
+import stat
 import struct
 import threading
 from collections.abc import Callable
@@ -32,13 +33,13 @@ BUSY_SECONDS: Final = 4.0  # below the default timeout of an append, so that a l
 _SCHEMA: Final = f"""
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {FILE_FORMAT};
-CREATE TABLE scopes (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+CREATE TABLE scopes (number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE) STRICT;
 -- key is scope number * 2^40 + position: one b-tree, each scope's events next to each other and in order
-CREATE TABLE events (key INTEGER PRIMARY KEY, data BLOB NOT NULL, mac BLOB);
+CREATE TABLE events (key INTEGER PRIMARY KEY, data BLOB NOT NULL, mac BLOB) STRICT;
 CREATE TABLE leases (
     scope TEXT PRIMARY KEY, fence INTEGER NOT NULL, lease_id BLOB NOT NULL, holder TEXT NOT NULL,
     expires_at_micros INTEGER NOT NULL, released INTEGER NOT NULL
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 """
 
 T = TypeVar("T")
@@ -117,6 +118,8 @@ class _Descriptors:
             inode = info.st_dev, info.st_ino
             if inode in self._inherited:
                 raise forked(path)
+            if not stat.S_ISREG(info.st_mode) and not stat.S_ISDIR(info.st_mode):
+                raise failure(Code.FOREIGN_FILE, f"{path} is not a journal (not a file)", path=str(path))
             if inode not in self._descriptors:
                 descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 info = os.fstat(descriptor)  # the path may lead to another file by now
@@ -181,7 +184,7 @@ def _recognise(path: Path) -> _Inode:
     if not header.startswith(b"SQLite format 3\0"[: len(header)]):
         raise failure(Code.FOREIGN_FILE, f"{path} is not a journal (not an SQLite file)", path=str(path))
     if len(header) < 100:
-        raise _damaged(path, f"it has {size} bytes")
+        raise damaged(path, f"it has {size} bytes")
     page_size, pages = struct.unpack(">H", header[16:18])[0], struct.unpack(">I", header[28:32])[0]
     version, application = struct.unpack(">I", header[60:64])[0], struct.unpack(">I", header[68:72])[0]
     if application != APPLICATION_ID:
@@ -194,11 +197,12 @@ def _recognise(path: Path) -> _Inode:
         )
     wal = Path(f"{path}-wal")
     if not (wal.exists() and wal.stat().st_size) and pages * (page_size if page_size != 1 else 65_536) > size:
-        raise _damaged(path, f"it has {size} bytes, its header speaks of {pages} pages")
+        raise damaged(path, f"it has {size} bytes, its header speaks of {pages} pages")
     return inode
 
 
-def _damaged(path: Path, how: str) -> JournalError:
+def damaged(path: Path, how: str) -> JournalError:
+    """The error for a file of ours that holds what we never wrote."""
     return failure(
         Code.DAMAGED_FILE, f"{path} is damaged ({how}): restore it from a backup; it was left as it is", path=str(path)
     )
@@ -248,12 +252,12 @@ def translate(error: OSError | sqlite3.Error, path: Path) -> JournalError:
         return failure(code, f"{path}: {error.strerror}", path=str(path))
     primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if primary in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return _damaged(path, str(error))
+        return damaged(path, str(error))
     if primary in _CODES:
         code, advice = _CODES[primary]
         return failure(code, f"{path}: {advice} ({error})", path=str(path))
-    if isinstance(error, sqlite3.OperationalError) and "no such table" in str(error):
-        return _damaged(path, str(error))
+    if isinstance(error, sqlite3.OperationalError) and "no such" in str(error):  # table or column
+        return damaged(path, str(error))
     return failure(Code.STORAGE_FAILED, f"{path}: {error}", path=str(path))
 
 

@@ -229,7 +229,7 @@ class _Walk:
         return _Standing.CURRENT if lease_id == self.state.lease_id else _Standing.SUPERSEDED
 
     def _check_genesis(self) -> None:
-        if self.events and self.state.incarnation is None:
+        if self.state.incarnation is None and self.complete:
             what = "the log does not start with the creation of this scope"
             self._find(0, Code.NO_GENESIS, what, _BREAK_ADVICE, breaks=True)
         elif self.events > 1 and self.voids[Code.FOREIGN_SCOPE] == self.events - 1:

@@ -62,6 +62,10 @@ def _finish(arguments: Sequence[str], *, as_json: bool) -> int:
 
 
 def _invoke(arguments: Sequence[str]) -> int:
+    if not arguments:
+        with click.Context(journal, info_name="journal") as context:
+            click.echo(journal.get_help(context))
+        return Exit.USAGE
     try:
         with journal.make_context("journal", list(arguments)) as context:
             result = journal.invoke(context)

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-from journal.errors import LeaseContendedError
+from journal.errors import JournalError, LeaseContendedError
 from journal.identities import Fence, HolderId, LeaseId, Scope
 from journal.ports import Grant
-from journal.sqlite_file import SQLiteThread, transaction
+from journal.sqlite_file import SQLiteThread, damaged, transaction
 
 _MICROS = 1_000_000
 _SELECT = "SELECT fence, lease_id, holder, expires_at_micros, released FROM leases WHERE scope = ?"
@@ -101,7 +101,10 @@ class SQLiteLeases:
         if row is None or row[4]:
             return None
         fence, lease_id, holder, expires, _ = row
-        return Grant(scope, HolderId(holder), Fence(fence), LeaseId(lease_id), expires / _MICROS)
+        try:
+            return Grant(scope, HolderId(holder), Fence(fence), LeaseId(lease_id), expires / _MICROS)
+        except JournalError as error:
+            raise damaged(self._thread.path, f"it has an impossible lease: {error.message}") from error
 
     async def close(self) -> None:
         """See `Leases.close`."""

@@ -26,7 +26,7 @@ from typing import Any, Final
 from journal.errors import Code, JournalError, OutcomeUnknownError, failure
 from journal.identities import Position, Scope
 from journal.ports import Outgoing, StoredEvent
-from journal.sqlite_file import SQLiteThread, deliver, transaction, translate
+from journal.sqlite_file import SQLiteThread, damaged, deliver, transaction, translate
 
 _SHIFT: Final = 40  # see the schema in sqlite_file: key = scope number * 2^40 + position
 _BATCH: Final = 2_000
@@ -68,7 +68,10 @@ class SQLiteLog:
     async def scopes(self) -> Sequence[Scope]:
         """See `Log.scopes`."""
         rows = await self._reader.call(lambda c: c.execute("SELECT name FROM scopes ORDER BY name").fetchall())
-        return [Scope(name) for (name,) in rows]
+        try:
+            return [Scope(name) for (name,) in rows]
+        except JournalError as error:
+            raise damaged(self._reader.path, f"it has a scope with an impossible name: {error.message}") from error
 
     def append(self, scope: Scope, events: Sequence[Outgoing]) -> Awaitable[None]:
         """See `Log.append`."""
