@@ -15,6 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+JOURNAL = str(Path(sys.executable).with_name("journal"))
 SERVICE = Path(__file__).with_name("orders_service.py")
 COLUMNS = "SELECT name FROM pragma_table_info('orders')"
 
@@ -24,7 +25,8 @@ def say(text: str) -> None:
 
 
 def show(arguments: list[str]) -> None:
-    shown = ["python", SERVICE.name, *arguments[2:]] if arguments[0] == sys.executable else arguments
+    named = {sys.executable: ["python", SERVICE.name, *arguments[2:]], JOURNAL: ["journal", *arguments[1:]]}
+    shown = named[arguments[0]]
     print(f"$ {shlex.join(shown)}", flush=True)
 
 
@@ -74,7 +76,7 @@ def main() -> int:
         run_and_kill(folder)
 
         say("The journal knows exactly what it does not know.")
-        run(folder, "journal", "status")
+        run(folder, JOURNAL, "status")
 
         say(
             "Another pod runs the same command. It waits until the dead holder's lease is over, looks at the database under"
@@ -83,12 +85,12 @@ def main() -> int:
         run(folder, *migrate("pod-2"))
 
         say("Every event is there, with its verdict and the fence that it was written under.")
-        run(folder, "journal", "history")
+        run(folder, JOURNAL, "history")
 
         say("And all of it can be verified from its start.")
-        run(folder, "journal", "verify")
+        run(folder, JOURNAL, "verify")
 
-        status, verified = ask(folder, "journal", "status", "--json"), ask(folder, "journal", "verify", "--json")
+        status, verified = ask(folder, JOURNAL, "status", "--json"), ask(folder, JOURNAL, "verify", "--json")
         ledger = status["ledger"]
         right = (
             isinstance(ledger, list)

@@ -92,6 +92,7 @@ class Code(StrEnum):
     EVENT_TOO_LARGE = "journal_event_too_large"
     FORMAT_TOO_NEW = "journal_format_too_new"
     NO_GENESIS = "journal_no_genesis"
+    NOT_YET_CREATED = "journal_not_yet_created"
     HISTORY_LOST = "journal_history_lost"
     CHAIN_BROKEN = "journal_chain_broken"
     KEY_REQUIRED = "journal_key_required"
@@ -209,6 +210,7 @@ _INVALID_CONTRACT = frozenset(
         Code.INVALID_SETTINGS,
         Code.INVALID_KEY,
         Code.UNKNOWN_SCOPE,
+        Code.NOT_YET_CREATED,
         Code.FOREIGN_LEASE,
         Code.CLOSED,
         Code.FOREIGN_LOOP,

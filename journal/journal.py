@@ -224,8 +224,9 @@ class Journal:
         self._check_mine(lease)
         how = (Patience(timedelta(0)), lease.lease_id)
         fresh = await self._take(lease.scope, lease.holder, lease.ttl, control or Control(), how)
+        # Nothing may be awaited from here on: a caller who is cancelled could not give the fresh lease back.
         self._held.discard(lease)
-        await lease.stop_renewal()
+        lease.end_renewal()
         return fresh
 
     async def release(self, lease: Lease) -> None:
@@ -435,7 +436,7 @@ class Journal:
         A time selects the longest prefix in which no event that counts was recorded later; it must be aware of its zone.
 
         Raises:
-            InvalidContractError: `journal_unknown_scope`.
+            InvalidContractError: `journal_unknown_scope`, or `journal_not_yet_created` at that sequence, position or time.
             IntegrityError, UnknownEventError, HistoryLostError: the scope cannot be read to its end.
         """
         if as_of is None:
@@ -445,6 +446,8 @@ class Journal:
             if _is_later(state, event, as_of):
                 break
             step(state, event)
+        if state.position is None:
+            raise failure(Code.NOT_YET_CREATED, f"scope {scope} was not there yet at {as_of}", scope=str(scope))
         _check_genesis(state)
         return state
 

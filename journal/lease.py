@@ -118,10 +118,15 @@ class Lease:
         """Renew in the background; `confirm` looks into the log when the store says that the lease is another's."""
         self._renewal = asyncio.create_task(self._renew(confirm), name=f"renew {self.scope}")
 
-    async def stop_renewal(self) -> None:
-        """End the background renewal."""
+    def end_renewal(self) -> None:
+        """Tell the background renewal to end."""
         if self._renewal is not None:
             self._renewal.cancel()
+
+    async def stop_renewal(self) -> None:
+        """End the background renewal, and wait until it has ended."""
+        self.end_renewal()
+        if self._renewal is not None:
             await asyncio.wait([self._renewal])
 
     async def _renew(self, confirm: Callable[[], Awaitable[None]]) -> None:

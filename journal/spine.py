@@ -175,8 +175,28 @@ class Spine:
         if end is not None and (self.state.position is None or self.state.position < end):
             barrier = _Barrier(end, asyncio.get_running_loop().create_future())
             self._barriers.append(barrier)
-            await barrier.reached
+            await self._reach(barrier)
         return self.state
+
+    async def _reach(self, barrier: _Barrier) -> None:
+        """Wait for the tail, for as long as it brings something."""
+        while True:
+            before = self.state.position
+            await asyncio.wait([barrier.reached], timeout=self._append_timeout)
+            if barrier.reached.done():
+                return barrier.reached.result()
+            if self.state.position == before:
+                self._barriers.remove(barrier)
+                self._abandon_tail()
+                raise failure(
+                    Code.STORAGE_FAILED,
+                    f"the log has events of scope {self.scope} that it did not bring within {self._append_timeout:g} s",
+                )
+
+    def _abandon_tail(self) -> None:
+        tail, self._tail = self._tail, None  # the next operation starts another
+        if tail is not None:
+            tail.cancel()
 
     def _is_following(self) -> bool:
         return self._tail is not None
@@ -205,7 +225,9 @@ class Spine:
                     self._take(batch)
             raise failure(Code.STORAGE_FAILED, f"the log stopped telling what is new in scope {self.scope}")
         except asyncio.CancelledError:
-            if self._failed is None:  # not by us: let nobody wait for a tail that is gone
+            if (
+                self._failed is None and self._tail is asyncio.current_task()
+            ):  # not by us: let nobody wait for a tail that is gone
                 self._tail = None
                 self._release_barriers(failure(Code.STORAGE_FAILED, f"following scope {self.scope} was cancelled"))
             raise

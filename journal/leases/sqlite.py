@@ -112,7 +112,7 @@ class SQLiteLeases:
 
 
 def _contended(scope: Scope, holder: str, expires_at: float) -> LeaseContendedError:
-    until = time.strftime("%H:%M:%S", time.gmtime(expires_at))
+    until = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(expires_at))
     return LeaseContendedError(
         f"scope {scope} is leased by {holder} until {until} UTC", holder=holder, expires_at=expires_at, scope=str(scope)
     )

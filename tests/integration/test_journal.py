@@ -468,9 +468,9 @@ async def test_the_state_as_of_a_time_is_that_of_the_events_recorded_until_then(
             earlier = moment - timedelta(microseconds=1)
             if event.position > 0:
                 assert ((await journal.state(SCOPE, as_of=earlier)).position or 0) < event.position
-    with pytest.raises(IntegrityError) as caught:
+    with pytest.raises(InvalidContractError) as caught:
         await journal.state(SCOPE, as_of=datetime(2000, 1, 1, tzinfo=UTC))
-    assert caught.value.code is Code.NO_GENESIS
+    assert caught.value.code is Code.NOT_YET_CREATED
     with pytest.raises(InvalidContractError):
         await journal.state(SCOPE, as_of=datetime(2030, 1, 1))  # noqa: DTZ001  (that it has no zone is the point)
 

@@ -71,6 +71,7 @@ CLASSES: dict[type[JournalError], set[str]] = {
         "journal_invalid_settings",
         "journal_invalid_key",
         "journal_unknown_scope",
+        "journal_not_yet_created",
         "journal_foreign_lease",
         "journal_closed",
         "journal_foreign_loop",
