@@ -145,6 +145,7 @@ class Spine:
         self._tail: asyncio.Task[None] | None = None
         self._append: asyncio.Future[None] | None = None
         self._is_corked = False
+        self._is_crowded = False  # many are writing: who was woken with others waits a loop step for their records
         self._doubt: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
         self._failed: JournalError | None = None
@@ -380,7 +381,10 @@ class Spine:
         self._by_data[data] = sent
         self._outbox.append(sent)
         self.follow()
-        self._flush()
+        if not self._is_crowded:
+            self._flush()
+        elif len(self._outbox) == 1:
+            loop.call_soon(self._flush)
         if self._watch is None:
             self._watch = loop.call_at(sent.deadline, self._on_deadline)
         return future
@@ -413,6 +417,7 @@ class Spine:
         if self._append is not None or self._is_corked or not self._outbox or self._failed is not None:
             return
         batch, self._outbox = self._outbox, []
+        self._is_crowded = len(batch) > 1
         for sent in batch:
             sent.passed_on = True
         try:
