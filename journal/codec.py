@@ -183,7 +183,7 @@ class Codec:
             decode = format.decode
         keyring = self.keyring
         authentic = None if keyring is None else keyring.verify(data, mac)
-        return Event(position, data, format, fence, scope, authentic, (at, offset), decode)
+        return Event(position, data, format, fence, scope, authentic, at, offset, decode)
 
     def _refuse_large(self, data: bytes, _: int) -> tuple[Any, ...]:
         raise failure(
@@ -238,8 +238,8 @@ class Codec:
         at = _FENCE_OFFSET + len(fence_bytes)
         mac = self.authenticate(data)
         authentic = None if mac is None else True
-        offsets = at, at + len(time_bytes) + len(scope_bytes)
-        return Event(-1, data, format, fence, scope, authentic, offsets, format.decode), mac
+        offset = at + len(time_bytes) + len(scope_bytes)
+        return Event(-1, data, format, fence, scope, authentic, at, offset, format.decode), mac
 
     def _check_size(self, data: bytes) -> None:
         if len(data) > self.max_event_bytes:

@@ -121,7 +121,8 @@ class Event:
         fence: int,
         scope: str,
         authentic: bool | None,
-        offsets: tuple[int, int],
+        time_offset: int,
+        body_offset: int,
         decode: Decode,
     ) -> None:
         self.position = position
@@ -132,7 +133,8 @@ class Event:
         self.fence = fence
         self.scope = scope
         self.authentic = authentic
-        self._time_offset, self._body_offset = offsets
+        self._time_offset = time_offset
+        self._body_offset = body_offset
         self._decode = decode
         self._body: tuple[Any, ...] | None = None
         self._hash: bytes | None = None

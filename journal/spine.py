@@ -36,72 +36,11 @@ from journal.admission import (
 from journal.codec import Codec
 from journal.errors import Code, FencedError, JournalError, OutcomeUnknownError, UnavailableError, failure
 from journal.events import Event
-from journal.explanations import EXPLANATIONS
 from journal.identities import LeaseId, Position, Scope, Sequence as SequenceNumber
 from journal.lease import Lease
 from journal.ports import Log, Outgoing, StoredEvent
+from journal.receipt import Receipt, name_of, refusal
 from journal.records import JournalEntry, LeaseAcquiredRecord, Record
-
-
-class Receipt:
-    """What became of one event that was sent. `verdict` is None while that is not known."""
-
-    __slots__ = ("_cause", "_settled", "record", "scope", "verdict")
-
-    def __init__(self, scope: Scope, record: Record) -> None:
-        self.scope = scope
-        self.record = record
-        self.verdict: Verdict | None = None
-        self._cause: BaseException | None = None
-        self._settled: asyncio.Event | None = None  # made for the few that are waited for
-
-    async def settled(self) -> JournalEntry[Any] | None:
-        """Wait until the verdict is final, then return the entry (None for lease events) or raise why it is void.
-
-        Raises:
-            FencedError: another lease came first; other errors by the reason that voided the event.
-            OutcomeUnknownError: the scope is not followed any more, so nothing will become known here.
-        """
-        if self.verdict is None and self._cause is None:
-            self._settled = self._settled or asyncio.Event()
-            await self._settled.wait()
-        return self.result()
-
-    def result(self) -> JournalEntry[Any] | None:
-        """As `settled`, without waiting. Raises OutcomeUnknownError while nothing is known."""
-        verdict = self.verdict
-        if verdict is None:
-            error = OutcomeUnknownError(f"the outcome of a {_name(self.record)} is not settled", receipt=self)
-            raise error from self._cause
-        if isinstance(verdict, Void):
-            raise refusal(verdict.reason, self.record, self.scope, written=True)
-        return None if verdict.sequence is None else JournalEntry(SequenceNumber(verdict.sequence), self.record)
-
-    def settle(self, verdict: Verdict) -> None:
-        """Note the final verdict and wake those who wait for it."""
-        self.verdict = verdict
-        self._wake()
-
-    def give_up(self, cause: BaseException) -> None:
-        """Nothing more will become known; wake those who wait."""
-        self._cause = cause
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._settled is not None:
-            self._settled.set()
-
-
-def _name(record: Record) -> str:
-    return type(record).__name__.removesuffix("Record")
-
-
-def refusal(reason: Code, record: Record, scope: Scope, *, written: bool) -> JournalError:
-    """The error that tells a writer why its record does not count."""
-    what = "is void" if written else "was refused, nothing was written"
-    return failure(
-        reason, f"{_name(record)} in scope {scope} {what}: {EXPLANATIONS.get(reason, reason.value)}", scope=str(scope)
-    )
 
 
 @dataclass(slots=True, eq=False)
@@ -515,7 +454,7 @@ class Spine:
         if sent.future.done():
             return
         error = OutcomeUnknownError(
-            f"{_name(sent.receipt.record)} in scope {self.scope} was sent and not confirmed: it may count or not. "
+            f"{name_of(sent.receipt.record)} in scope {self.scope} was sent and not confirmed: it may count or not. "
             "Take a fresh fence (Journal.refresh), which settles it",
             receipt=sent.receipt,
         )
