@@ -209,13 +209,8 @@ class Codec:
         Raises:
             ResourceLimitError: `journal_event_too_large`.
         """
-        prefix, _, encode = _writers()[type(record)]
-        fence_bytes, scope_bytes = _fence_and_scope(fence, scope)
-        time_bytes = write_long(recorded_at)
         identity = (incarnation, event_id or os.urandom(16), lease_id, parent)
-        data = b"".join((prefix, *identity, fence_bytes, time_bytes, scope_bytes, encode(record)))
-        self._check_size(data)
-        return data
+        return self._compose(record, identity, scope, fence, recorded_at)[0]
 
     def draft(
         self,
@@ -229,23 +224,26 @@ class Codec:
         recorded_at: int,
     ) -> tuple[Event, bytes | None]:
         """`write` an event and `read` it, with the MAC to store beside it, in less time than the two take."""
+        identity = (incarnation, os.urandom(16), lease_id, parent)
+        data, format, time_offset, body_offset = self._compose(record, identity, scope, fence, recorded_at)
+        mac = self.authenticate(data)
+        authentic = None if mac is None else True
+        return Event(-1, data, format, fence, scope, authentic, time_offset, body_offset, format.decode), mac
+
+    def _compose(
+        self, record: Record, identity: tuple[bytes, bytes, bytes, bytes], scope: str, fence: int, recorded_at: int
+    ) -> tuple[bytes, EventFormat, int, int]:
+        """The event's bytes, the format that reads them, and where time and body begin."""
         prefix, format, encode = _writers()[type(record)]
         fence_bytes, scope_bytes = _fence_and_scope(fence, scope)
         time_bytes = write_long(recorded_at)
-        identity = (incarnation, os.urandom(16), lease_id, parent)
         data = b"".join((prefix, *identity, fence_bytes, time_bytes, scope_bytes, encode(record)))
-        self._check_size(data)
-        at = _FENCE_OFFSET + len(fence_bytes)
-        mac = self.authenticate(data)
-        authentic = None if mac is None else True
-        offset = at + len(time_bytes) + len(scope_bytes)
-        return Event(-1, data, format, fence, scope, authentic, at, offset, format.decode), mac
-
-    def _check_size(self, data: bytes) -> None:
         if len(data) > self.max_event_bytes:
             raise failure(
                 Code.EVENT_TOO_LARGE, f"the event has {len(data)} bytes, over the limit of {self.max_event_bytes}"
             )
+        time_offset = _FENCE_OFFSET + len(fence_bytes)
+        return data, format, time_offset, time_offset + len(time_bytes) + len(scope_bytes)
 
     def authenticate(self, data: bytes) -> bytes | None:
         """The MAC to store beside an event; None without a key."""

@@ -15,7 +15,6 @@ from typing import Any, Final, TypeAlias
 from blake3 import blake3
 
 from journal.errors import Code, JournalError, failure
-from journal.identities import Digest
 from journal.records import Record
 
 EVENT_DOMAIN: Final = "fenced-journal 2026-11 event hash v1"
@@ -207,8 +206,3 @@ class Undecodable:
 
 
 Readable: TypeAlias = Event | Undecodable
-
-
-def head_of(event: Event) -> Digest:
-    """The event's hash as an identity, for people and tools."""
-    return Digest(event.hash)

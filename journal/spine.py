@@ -165,9 +165,8 @@ class Spine:
                     self._take(batch)
             raise failure(Code.STORAGE_FAILED, f"the log stopped telling what is new in scope {self.scope}")
         except asyncio.CancelledError:
-            if (
-                self._failed is None and self._tail is asyncio.current_task()
-            ):  # not by us: let nobody wait for a tail that is gone
+            if self._failed is None and self._tail is asyncio.current_task():
+                # Not by us: let nobody wait for a tail that is gone.
                 self._tail = None
                 self._release_barriers(failure(Code.STORAGE_FAILED, f"following scope {self.scope} was cancelled"))
             raise
@@ -324,8 +323,7 @@ class Spine:
             self._flush()
         elif len(self._outbox) == 1:
             loop.call_soon(self._flush)
-        if self._watch is None:
-            self._watch = loop.call_at(sent.deadline, self._on_deadline)
+        self._arm_watch()
         return future
 
     def _ahead_state(self) -> ScopeState:
@@ -398,9 +396,11 @@ class Spine:
 
     def _arm_watch(self) -> None:
         """Have a look when the oldest of what is in flight runs out of time."""
-        deadlines = [sent.deadline for sent in self._sent if not sent.in_doubt]
-        if deadlines and self._watch is None:
-            self._watch = asyncio.get_running_loop().call_at(deadlines[0], self._on_deadline)
+        if self._watch is not None:
+            return
+        deadline = next((sent.deadline for sent in self._sent if not sent.in_doubt), None)
+        if deadline is not None:
+            self._watch = asyncio.get_running_loop().call_at(deadline, self._on_deadline)
 
     def _on_deadline(self) -> None:
         self._watch = None

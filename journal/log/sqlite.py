@@ -79,10 +79,7 @@ class SQLiteLog:
 
     async def read(self, scope: Scope, *, after: Position | None) -> AsyncGenerator[Sequence[StoredEvent], None]:
         """See `Log.read`."""
-        base, last = await self._reader.call(lambda connection: _extent(connection, scope))
-        key = base - 1 if after is None else base + after
-        if key > last:
-            raise _lost(scope, key - base, last - base)
+        base, key, last = await self._begin(scope, after)
         while key < last:
             rows = await self._reader.call(_reading(key, last))
             whole = _without_gap(key, rows)
@@ -94,10 +91,7 @@ class SQLiteLog:
 
     async def tail(self, scope: Scope, *, after: Position | None) -> AsyncGenerator[Sequence[StoredEvent], None]:
         """See `Log.tail`."""
-        base, last = await self._reader.call(lambda connection: _extent(connection, scope))
-        key = base - 1 if after is None else base + after
-        if key > last:
-            raise _lost(scope, key - base, last - base)
+        base, key, _ = await self._begin(scope, after)
         tail = _Tail(scope, base, key, asyncio.get_running_loop())
         await self._writer.follow(tail)
         try:
@@ -105,6 +99,14 @@ class SQLiteLog:
                 yield batch
         finally:
             self._writer.forget(tail)
+
+    async def _begin(self, scope: Scope, after: Position | None) -> tuple[int, int, int]:
+        """Key of the scope's first event, of the one to read behind, and of the last that there is."""
+        base, last = await self._reader.call(lambda connection: _extent(connection, scope))
+        key = base - 1 if after is None else base + after
+        if key > last:
+            raise _lost(scope, key - base, last - base)
+        return base, key, last
 
     async def end(self, scope: Scope) -> Position | None:
         """See `Log.end`."""
