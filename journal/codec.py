@@ -222,9 +222,10 @@ class Codec:
         parent: bytes,
         fence: int,
         recorded_at: int,
+        event_id: bytes | None = None,
     ) -> tuple[Event, bytes | None]:
         """`write` an event and `read` it, with the MAC to store beside it, in less time than the two take."""
-        identity = (incarnation, os.urandom(16), lease_id, parent)
+        identity = (incarnation, event_id or os.urandom(16), lease_id, parent)
         data, format, time_offset, body_offset = self._compose(record, identity, scope, fence, recorded_at)
         mac = self.authenticate(data)
         authentic = None if mac is None else True

@@ -106,6 +106,32 @@ class Code(StrEnum):
     STORAGE_BUSY = "journal_storage_busy"
     STORAGE_FAILED = "journal_storage_failed"
 
+    # Migration files, graph and planning.
+    INVALID_FOLDER = "journal_invalid_folder"
+    INVALID_GRAPH = "journal_invalid_graph"
+    UNKNOWN_MIGRATION = "journal_unknown_migration"
+    MIGRATION_EDITED = "journal_migration_edited"
+    LEDGER_AHEAD = "journal_ledger_ahead"
+    OUT_OF_ORDER = "journal_out_of_order"
+    PLAN_DIFFERS = "journal_plan_differs"
+    REVERSE_DIFFERS = "journal_reverse_differs"
+
+    # The target database.
+    STATEMENT_REFUSED = "journal_statement_refused"
+    STATEMENT_FAILED = "journal_statement_failed"
+    ASSERTION_FAILED = "journal_assertion_failed"
+    VERIFY_FAILED = "journal_verify_failed"
+    BACKFILL_KEY = "journal_backfill_key"
+    BACKFILL_ROWS = "journal_backfill_rows"
+    REFERENCES_BROKEN = "journal_references_broken"
+    UNEXPECTED_RESULT = "journal_unexpected_result"
+    COMMIT_FAILED = "journal_commit_failed"
+    TARGET_BUSY = "journal_target_busy"
+    TARGET_UNAVAILABLE = "journal_target_unavailable"
+    TARGET_FENCED = "journal_target_fenced"
+    FOREIGN_TARGET = "journal_foreign_target"
+    MISSING_TARGET = "journal_missing_target"
+
 
 class JournalError(Exception):
     """Base of everything this package raises on purpose.
@@ -182,10 +208,21 @@ class OutcomeUnknownError(JournalError):
 
 
 class TargetError(JournalError):
-    """The target database refused a statement; `__cause__` is the driver's error."""
+    """The target database refused a statement, or what it shows is not what was planned; nothing of it stays.
+
+    `details["statement"]` counts the statements of a step from 1, where one is to blame; `__cause__` is the driver's error.
+    """
 
 
-_FENCED = frozenset({Code.STALE_PARENT, Code.FENCE_NOT_MONOTONIC, Code.STALE_FENCE})
+class CommitFailedError(TargetError):
+    """The commit was answered with an error. `aborted`: the database itself proves that nothing was committed."""
+
+    def __init__(self, message: str, *, aborted: bool = False, **details: Any) -> None:
+        super().__init__(Code.COMMIT_FAILED, message, aborted=aborted, **details)
+        self.aborted = aborted
+
+
+_FENCED = frozenset({Code.STALE_PARENT, Code.FENCE_NOT_MONOTONIC, Code.STALE_FENCE, Code.TARGET_FENCED})
 _INVALID_CONTRACT = frozenset(
     {
         Code.PLAN_ALREADY_OPEN,
@@ -217,6 +254,15 @@ _INVALID_CONTRACT = frozenset(
         Code.FORKED,
         Code.MISSING_FILE,
         Code.READ_ONLY,
+        Code.INVALID_FOLDER,
+        Code.INVALID_GRAPH,
+        Code.UNKNOWN_MIGRATION,
+        Code.OUT_OF_ORDER,
+        Code.PLAN_DIFFERS,
+        Code.REVERSE_DIFFERS,
+        Code.STATEMENT_REFUSED,
+        Code.BACKFILL_KEY,
+        Code.MISSING_TARGET,
     }
 )
 _RESOURCE_LIMIT = frozenset(
@@ -230,7 +276,25 @@ _RESOURCE_LIMIT = frozenset(
     }
 )
 _UNAVAILABLE = frozenset(
-    {Code.NOT_WRITTEN, Code.LEASE_IN_DOUBT, Code.STORAGE_FULL, Code.STORAGE_BUSY, Code.STORAGE_FAILED}
+    {
+        Code.NOT_WRITTEN,
+        Code.LEASE_IN_DOUBT,
+        Code.STORAGE_FULL,
+        Code.STORAGE_BUSY,
+        Code.STORAGE_FAILED,
+        Code.TARGET_BUSY,
+        Code.TARGET_UNAVAILABLE,
+    }
+)
+_TARGET = frozenset(
+    {
+        Code.STATEMENT_FAILED,
+        Code.ASSERTION_FAILED,
+        Code.VERIFY_FAILED,
+        Code.BACKFILL_ROWS,
+        Code.REFERENCES_BROKEN,
+        Code.UNEXPECTED_RESULT,
+    }
 )
 _FORGED = frozenset({Code.FORGED, Code.KEY_REQUIRED, Code.KEY_UNEXPECTED})
 
@@ -247,6 +311,10 @@ def failure(code: Code, message: str, **details: Any) -> JournalError:
         return UnavailableError(code, message, **details)
     if code in _FORGED:
         return ForgedError(code, message, **details)
+    if code in _TARGET:
+        return TargetError(code, message, **details)
+    if code is Code.COMMIT_FAILED:
+        return CommitFailedError(message, **details)
     if code is Code.LEASE_LOST:
         return LeaseLostError(code, message, **details)
     if code is Code.LEASE_CONTENDED:

@@ -32,7 +32,7 @@ from journal.errors import (
     failure,
 )
 from journal.events import NO_LEASE, NO_PARENT, Event, EventType, Readable
-from journal.identities import HolderId, Incarnation, LeaseId, Position, Scope, Sequence as SequenceNumber
+from journal.identities import EventId, HolderId, Incarnation, LeaseId, Position, Scope, Sequence as SequenceNumber
 from journal.lease import Lease
 from journal.ports import Grant, Leases, Log, Outgoing
 from journal.records import (
@@ -397,18 +397,18 @@ class Journal:
 
     async def record(self, lease: Lease, record: T) -> JournalEntry[T]:
         """Append any record and return its entry once it counts."""
-        return cast("JournalEntry[T]", await self._submit(lease, record))
+        return await self.send(lease, record)
 
     async def record_all(self, lease: Lease, records: Sequence[T]) -> list[JournalEntry[T]]:
         """Append records in order, pipelined, and return their entries once all count.
 
         When one is refused, those before it are written and those behind it are not; its error is raised.
         """
-        futures: list[asyncio.Future[Any]] = []
+        futures: list[asyncio.Future[JournalEntry[T]]] = []
         refusal: JournalError | None = None
         try:
             with self._spine(lease.scope).corked():
-                futures.extend(self._submit(lease, record) for record in records)
+                futures.extend(self.send(lease, record) for record in records)
         except JournalError as error:
             refusal = error
         errors = [*await _errors_of(futures), *filter(None, [refusal])]
@@ -416,7 +416,12 @@ class Journal:
             raise errors[0]
         return [future.result() for future in futures]
 
-    def _submit(self, lease: Lease, record: ScopedRecord) -> asyncio.Future[Any]:
+    def send(self, lease: Lease, record: T, *, event_id: EventId | None = None) -> asyncio.Future[JournalEntry[T]]:
+        """Append any record without waiting; the future gives its entry once it counts, or raises as `record` does.
+
+        Records that are sent one after the other keep their order, and none counts without those before it. `event_id`
+        is the event's identity, drawn when not given: give one to name the event elsewhere before it is written.
+        """
         self._check_mine(lease)
         if lease.released:
             raise failure(Code.STALE_FENCE, f"the lease of scope {lease.scope} was released: acquire a new one")
@@ -426,7 +431,7 @@ class Journal:
                 f"the record was built for scope {record.scope} and fence {record.fence}, the lease is of scope "
                 f"{lease.scope} and fence {lease.fence}",
             )
-        return self._spine(lease.scope).submit(lease, record)
+        return cast("asyncio.Future[JournalEntry[T]]", self._spine(lease.scope).submit(lease, record, event_id))
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

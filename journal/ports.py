@@ -1,21 +1,26 @@
 """What the journal needs from the outside: read this first.
 
-Two ports: a log that keeps bytes in one order a scope, and a lease store that hands out fences. Adapters move bytes and
-know nothing of what they mean. Their docstrings are the contract, `Raises:` says what the caller knows afterwards, and
-one suite of contract tests holds every adapter to them.
+Three ports: a log that keeps bytes in one order a scope, a lease store that hands out fences, and the target database
+that is migrated. Adapters of the first two move bytes and know nothing of what they mean; a database knows statements
+and what a schema means, and nothing of records. Their docstrings are the contract, `Raises:` says what the caller knows
+afterwards, and one suite of contract tests holds every adapter to them.
 
-Neither port is trusted with safety. A log may confirm what it lost the answer to, deliver an append late or twice, and
-a lease store may forget: admission decides from the log's order alone. What is relied on is written down here.
+Neither log nor leases are trusted with safety. A log may confirm what it lost the answer to, deliver an append late or
+twice, and a lease store may forget: admission decides from the log's order alone. Of the database its transactions are
+relied on: what they say about fence, witness and cursor holds together with the change itself. What else is relied on
+is written down here.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
-from journal.identities import Fence, HolderId, LeaseId, Position, Scope
+from journal.control import Control
+from journal.identities import EventId, Fence, Fingerprint, HolderId, Incarnation, LeaseId, Position, Scope
 
 
 class Outgoing(NamedTuple):
@@ -140,4 +145,242 @@ class Leases(Protocol):
 
     async def close(self) -> None:
         """Give up connections and threads. Calling it again does nothing."""
+        ...
+
+
+# --- the target database ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """On whose behalf the target is changed: a transaction commits only while no greater fence was raised there."""
+
+    scope: Scope
+    incarnation: Incarnation
+    fence: Fence
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A step lowered to what the database executes.
+
+    `numbers` gives, for each statement, which of the step's statements it comes from, counted from 1: some are turned
+    into settings instead. `enforce_references`: foreign keys act at once; otherwise they are checked before the commit.
+    """
+
+    statements: tuple[str, ...]
+    numbers: tuple[int, ...]
+    transactional: bool = True
+    enforce_references: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillProgram:
+    """One direction of a backfill: `statement` is run over `table` in batches of at most `batch` rows in `key` order.
+
+    Parameters are `:after` (exclusive) and `:upto` (inclusive), for a key of several columns `:after_<column>` and
+    `:upto_<column>`.
+    """
+
+    table: str
+    key: tuple[str, ...]
+    batch: int
+    statement: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillCursor:
+    """How far a backfill is, as its own transactions left it in the target.
+
+    `token` is the event under which it was begun, `rows` how many there were up to the last key at that time; `done`:
+    no row is left. `matched`, `changed`, `skipped` count rows, `transaction_groups` committed batches.
+    """
+
+    token: EventId
+    rows: int
+    matched: int
+    changed: int
+    skipped: int
+    transaction_groups: int
+    done: bool
+
+
+class Transaction(Protocol):
+    """One target transaction: entered with its locks held and its fence checked, or not at all."""
+
+    async def holds(self, query: str) -> bool:
+        """Whether a query gives exactly one row with one true value.
+
+        Raises:
+            TargetError: `journal_statement_failed`; the transaction can only be rolled back.
+        """
+        ...
+
+    async def execute(self, program: Program) -> None:
+        """Run all statements of a program in order.
+
+        Raises:
+            TargetError: `journal_statement_failed`, with `details["statement"]`; nothing of the program stays.
+        """
+        ...
+
+    async def observe(self) -> Fingerprint:
+        """The semantics of the schema as this transaction leaves it."""
+        ...
+
+    async def stamp(self, unit: str, token: EventId) -> None:
+        """Leave a witness of this transaction: once it is committed, and only then, `witness(unit)` gives `token`."""
+        ...
+
+    async def begin_backfill(self, unit: str, token: EventId, program: BackfillProgram) -> BackfillCursor:
+        """Fix the last key and put the cursor before the first; a cursor that an earlier run left is replaced.
+
+        Raises:
+            InvalidContractError: `journal_backfill_key`: rows cannot be told apart, or not be reached, by this key.
+        """
+        ...
+
+    async def advance_backfill(self, unit: str, program: BackfillProgram) -> BackfillCursor:
+        """Run the next batch and move the cursor behind it.
+
+        Raises:
+            TargetError: `journal_statement_failed`, or `journal_backfill_rows`: more rows changed than the batch has.
+        """
+        ...
+
+    async def backfill_holds(self, unit: str, query: str, program: BackfillProgram) -> bool:
+        """`holds`, with the parameters `:upto...` of the last key of all."""
+        ...
+
+    async def commit(self) -> None:
+        """Commit durably.
+
+        Raises:
+            TargetError: `journal_references_broken`: a foreign key would dangle; the transaction is rolled back.
+            CommitFailedError: `aborted` says whether the database proves that nothing was committed.
+        """
+        ...
+
+
+class Database(Protocol):
+    """A target database. Its bookkeeping (tables `_journal_*`) is no part of its semantics."""
+
+    @property
+    def semantic_profile(self) -> Fingerprint:
+        """Identity of the rules by which semantics are made; they can be compared under one profile only."""
+        ...
+
+    @property
+    def lowering_profile(self) -> Fingerprint:
+        """Identity of the rules by which steps are lowered and executed."""
+        ...
+
+    async def raise_fence(self, guard: Guard, control: Control) -> None:
+        """From when this returns, no transaction under a lower fence of the scope commits, begun before or later.
+
+        Makes the bookkeeping where it is missing. Waits for a transaction of an older holder that is in flight, within
+        `control`.
+
+        Raises:
+            FencedError: `journal_target_fenced`: a greater fence was raised.
+            IntegrityError: `journal_foreign_target`: another journal has migrated this database under this scope.
+            UnavailableError: `journal_target_busy`, `journal_target_unavailable`.
+            InvalidContractError: `journal_missing_target`.
+        """
+        ...
+
+    async def observe(self) -> Fingerprint:
+        """Semantics of the live schema. Raises UnavailableError, `journal_missing_target`."""
+        ...
+
+    async def describe(self) -> Mapping[str, str]:
+        """The live schema in canonical form, object by object: `table orders` -> its canonical definition."""
+        ...
+
+    async def witness(self, scope: Scope, unit: str) -> EventId | None:
+        """The token of the last transaction that was stamped for `unit` and committed."""
+        ...
+
+    async def cursor(self, scope: Scope, unit: str) -> BackfillCursor | None:
+        """The cursor of a backfill, None when none was begun."""
+        ...
+
+    def transaction(
+        self, guard: Guard, control: Control, *, enforce_references: bool = False
+    ) -> AbstractAsyncContextManager[Transaction]:
+        """Begin a transaction: take the write lock, check the fence. Leaving it without a commit rolls back.
+
+        Raises, when entered: as `raise_fence`.
+        """
+        ...
+
+    async def execute_outside(self, guard: Guard, program: Program) -> None:
+        """Check the fence, then run statements that cannot be in a transaction, each committed by itself.
+
+        Raises:
+            FencedError: nothing was run.
+            TargetError: `journal_statement_failed`; the statements before stay.
+        """
+        ...
+
+    async def is_empty(self, table: str) -> bool:
+        """Whether a table has no row, or is not there."""
+        ...
+
+    async def shadow(self) -> Shadow:
+        """A new, empty database of the same kind, for replaying files."""
+        ...
+
+    async def close(self) -> None:
+        """Give up connections and threads. Calling it again does nothing."""
+        ...
+
+
+class Shadow(Protocol):
+    """A scratch database that files are replayed on, to learn what they make of a schema. Nothing of it lasts."""
+
+    async def lower(self, statements: Sequence[str], *, transactional: bool) -> Program:
+        """Turn a step's statements into what is executed.
+
+        Raises:
+            InvalidContractError: `journal_statement_refused`, with `details["statement"]`: it would be without effect
+                or break the transaction; the message says what to write instead.
+        """
+        ...
+
+    async def run(self, program: Program) -> Fingerprint:
+        """Execute a program and give the semantics that it leaves.
+
+        Raises:
+            TargetError: `journal_statement_failed`, with `details["statement"]`.
+            InvalidContractError: `journal_statement_refused`, as `lower`: some of it shows only here.
+        """
+        ...
+
+    async def observe(self) -> Fingerprint:
+        """The semantics of the schema as it is now."""
+        ...
+
+    async def describe(self) -> Mapping[str, str]:
+        """As `Database.describe`."""
+        ...
+
+    async def check_query(self, query: str, program: BackfillProgram | None = None) -> None:
+        """Compile an assertion, or the verification of a backfill with its `:upto...`; it is not run.
+
+        Raises:
+            TargetError: `journal_statement_failed`. InvalidContractError: `journal_statement_refused`: not one query.
+        """
+        ...
+
+    async def check_backfill(self, program: BackfillProgram) -> None:
+        """Compile the statement of a backfill with its parameters; it is not run. Raises as `check_query`."""
+        ...
+
+    async def key_problem(self, program: BackfillProgram) -> str | None:
+        """Why a backfill cannot go through its table by its key; None when it can."""
+        ...
+
+    async def close(self) -> None:
+        """Drop the scratch database."""
         ...

@@ -36,7 +36,7 @@ from journal.admission import (
 from journal.codec import Codec
 from journal.errors import Code, FencedError, JournalError, OutcomeUnknownError, UnavailableError, failure
 from journal.events import Event
-from journal.identities import LeaseId, Position, Scope, Sequence as SequenceNumber
+from journal.identities import EventId, LeaseId, Position, Scope, Sequence as SequenceNumber
 from journal.lease import Lease
 from journal.ports import Log, Outgoing, StoredEvent
 from journal.receipt import Receipt, name_of, refusal
@@ -266,8 +266,12 @@ class Spine:
         self._leases.pop(lease.lease_id, None)
         self._told.discard(lease.lease_id)
 
-    def submit(self, lease: Lease, record: Record) -> asyncio.Future[JournalEntry[Any] | None]:
+    def submit(
+        self, lease: Lease, record: Record, event_id: EventId | None = None
+    ) -> asyncio.Future[JournalEntry[Any] | None]:
         """Send one record under a lease and return the future of its entry. Does not wait, keeps the order of calls.
+
+        The event id is drawn when none is given.
 
         Raises, with nothing written:
             FencedError: the lease is over.
@@ -280,7 +284,7 @@ class Spine:
                 Code.LEASE_IN_DOUBT,
                 f"an earlier write to scope {self.scope} is in doubt: take a fresh fence (Journal.refresh) first",
             )
-        return self._send(lease, lease.lease_id, lease.fence, record)
+        return self._send(lease, lease.lease_id, lease.fence, record, event_id)
 
     def announce(self, lease_id: LeaseId, fence: int, record: LeaseAcquiredRecord) -> asyncio.Future[Any]:
         """Send a `LeaseAcquired` on the newest head that was read; raises and returns as `submit`."""
@@ -289,7 +293,9 @@ class Spine:
         self._ahead = self.state.copy()
         return self._send(None, lease_id, fence, record)
 
-    def _send(self, lease: Lease | None, lease_id: bytes, fence: int, record: Record) -> asyncio.Future[Any]:
+    def _send(
+        self, lease: Lease | None, lease_id: bytes, fence: int, record: Record, event_id: EventId | None = None
+    ) -> asyncio.Future[Any]:
         ahead = self._ahead_state()
         event, mac = self._codec.draft(
             record,
@@ -299,6 +305,7 @@ class Spine:
             parent=ahead.head,
             fence=fence,
             recorded_at=time.time_ns() // 1_000,
+            event_id=event_id,
         )
         data = event.data
         verdict = admit(ahead, event)

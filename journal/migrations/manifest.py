@@ -136,7 +136,6 @@ def verify_manifest(
         raise _invalid(id, "depends on itself or on one migration twice")
     _check_states(id, source, target, steps)
     contents = tuple(_content(step) for step in steps)
-    identity = (str(id).encode(), *(str(dependency).encode() for dependency in dependencies))
     return VerifiedManifest(
         id=id,
         dependencies=dependencies,
@@ -145,10 +144,31 @@ def verify_manifest(
         target=target,
         semantic_profile=semantic_profile,
         lowering_profile=lowering_profile,
-        digest=digest(MANIFEST_DOMAIN, len(identity).to_bytes(8, "little"), *identity, *contents),
+        digest=manifest_digest(id, dependencies, contents),
         plan_fingerprint=fingerprint(STEPS_DOMAIN, *contents),
         groups=_groups(id, steps),
     )
+
+
+def manifest_digest(id: MigrationId, dependencies: Iterable[MigrationId], contents: Iterable[bytes]) -> Digest:
+    """The digest of the manifest with these steps; `contents` are what the functions below give for each."""
+    identity = (str(id).encode(), *(str(dependency).encode() for dependency in dependencies))
+    return digest(MANIFEST_DOMAIN, len(identity).to_bytes(8, "little"), *identity, *contents)
+
+
+def assertion_content(step_digest: Digest) -> bytes:
+    """What an assertion is to its manifest's digest."""
+    return b"assertion:" + step_digest
+
+
+def schema_content(step_digest: Digest) -> bytes:
+    """What a schema step is to its manifest's digest."""
+    return b"schema:" + step_digest
+
+
+def backfill_content(step: BackfillStep) -> bytes:
+    """What a backfill is to its manifest's digest."""
+    return b"backfill:" + (b"reversible:" if step.reversible else b"forward:") + step.plan_fingerprint
 
 
 def _invalid(id: MigrationId, problem: str) -> Exception:
@@ -189,11 +209,11 @@ def _groups(id: MigrationId, steps: Sequence[Step]) -> tuple[TransactionGroup, .
 def _content(step: Step) -> bytes:
     match step:
         case AssertionStep():
-            return b"assertion:" + step.digest
+            return assertion_content(step.digest)
         case SchemaStep():
-            return b"schema:" + step.digest
+            return schema_content(step.digest)
         case BackfillStep():
-            return b"backfill:" + (b"reversible:" if step.reversible else b"forward:") + step.plan_fingerprint
+            return backfill_content(step)
         case _:
             assert_never(step)
 

@@ -11,6 +11,7 @@ from journal import errors
 from journal.codec import Key
 from journal.errors import (
     Code,
+    CommitFailedError,
     FencedError,
     ForgedError,
     HistoryLostError,
@@ -44,6 +45,7 @@ TREE: dict[type[JournalError], type[Exception]] = {
     LeaseLostError: UnavailableError,
     OutcomeUnknownError: JournalError,
     TargetError: JournalError,
+    CommitFailedError: TargetError,
 }
 
 # What the caller does next decides the class. Whatever is not named here contradicts other evidence.
@@ -78,8 +80,17 @@ CLASSES: dict[type[JournalError], set[str]] = {
         "journal_forked",
         "journal_missing_file",
         "journal_read_only",
+        "journal_invalid_folder",
+        "journal_invalid_graph",
+        "journal_unknown_migration",
+        "journal_out_of_order",
+        "journal_plan_differs",
+        "journal_reverse_differs",
+        "journal_statement_refused",
+        "journal_backfill_key",
+        "journal_missing_target",
     },
-    FencedError: {"stale_parent", "fence_not_monotonic", "migration_execution_stale_fence"},
+    FencedError: {"stale_parent", "fence_not_monotonic", "migration_execution_stale_fence", "journal_target_fenced"},
     UnknownEventError: {"journal_unknown_event", "journal_format_too_new"},
     HistoryLostError: {"journal_history_lost"},
     ForgedError: {"forged", "journal_key_required", "journal_key_unexpected"},
@@ -99,7 +110,18 @@ CLASSES: dict[type[JournalError], set[str]] = {
         "journal_storage_full",
         "journal_storage_busy",
         "journal_storage_failed",
+        "journal_target_busy",
+        "journal_target_unavailable",
     },
+    TargetError: {
+        "journal_statement_failed",
+        "journal_assertion_failed",
+        "journal_verify_failed",
+        "journal_backfill_rows",
+        "journal_references_broken",
+        "journal_unexpected_result",
+    },
+    CommitFailedError: {"journal_commit_failed"},
     LeaseLostError: {"journal_lease_lost"},
     OutcomeUnknownError: {"journal_outcome_unknown"},
 }
