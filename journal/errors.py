@@ -114,6 +114,9 @@ class Code(StrEnum):
     LEDGER_AHEAD = "journal_ledger_ahead"
     OUT_OF_ORDER = "journal_out_of_order"
     PLAN_DIFFERS = "journal_plan_differs"
+    EXPLICIT_RECOVERY = "journal_explicit_recovery"
+    NOTHING_IN_DOUBT = "journal_nothing_in_doubt"
+    ATTESTATION_CONTRADICTED = "journal_attestation_contradicted"
     REVERSE_DIFFERS = "journal_reverse_differs"
 
     # The target database.
@@ -260,6 +263,8 @@ _INVALID_CONTRACT = frozenset(
         Code.OUT_OF_ORDER,
         Code.PLAN_DIFFERS,
         Code.REVERSE_DIFFERS,
+        Code.NOTHING_IN_DOUBT,
+        Code.ATTESTATION_CONTRADICTED,
         Code.STATEMENT_REFUSED,
         Code.BACKFILL_KEY,
         Code.MISSING_TARGET,

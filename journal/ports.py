@@ -275,11 +275,11 @@ class Database(Protocol):
         """Identity of the rules by which steps are lowered and executed."""
         ...
 
-    async def raise_fence(self, guard: Guard, control: Control) -> None:
+    async def raise_fence(self, guard: Guard, control: Control, *, adopt: bool = False) -> None:
         """From when this returns, no transaction under a lower fence of the scope commits, begun before or later.
 
         Makes the bookkeeping where it is missing. Waits for a transaction of an older holder that is in flight, within
-        `control`.
+        `control`. `adopt`: the target now belongs to this journal, whoever migrated it under this scope before.
 
         Raises:
             FencedError: `journal_target_fenced`: a greater fence was raised.

@@ -7,6 +7,10 @@ made under the current fence. Not relied on: any memory of the run, its exit sta
 The tables are seed 000's, cell by cell. They fail closed: what is not proven is for an operator. Equal source and
 target semantics prove nothing about an unknown commit; an incomplete backfill that was begun cannot prove that none of
 its batches committed. The tables are never edited to make something pass.
+
+A target that can do it leaves a witness in the very transaction of a unit. Once no older holder can commit there any
+more (the target fence was raised), the witness proves what became of the unit: `weigh` turns a doubtful last event into
+a definite one before the table is asked.
 """
 
 from __future__ import annotations
@@ -26,6 +30,14 @@ class RecoveryDecision(Enum):
     EXECUTE_NORMALLY = "execute_normally"
     REPAIR_CHECKPOINT = "repair_checkpoint"
     REQUIRES_EXPLICIT_RECOVERY = "requires_explicit_recovery"
+
+
+class Witness(Enum):
+    """What the target itself proves of a unit's last attempt, looked at after its fence was raised."""
+
+    PRESENT = "present"
+    ABSENT = "absent"
+    NONE = "none"  # this unit leaves none
 
 
 class SchemaRelation(Enum):
@@ -147,13 +159,19 @@ BACKFILL: Final[Mapping[tuple[LastEvent, BackfillRelation], RecoveryDecision]] =
 # fmt: on
 
 
+def weigh(last: LastEvent, witness: Witness) -> LastEvent:
+    """The last event as the witness makes it definite: a doubtful one becomes committed or definitely aborted."""
+    if last not in (_BEFORE, _UNKNOWN) or witness is Witness.NONE:
+        return last
+    return _COMMITTED if witness is Witness.PRESENT else _ABORTED
+
+
 def decide_group_recovery(
     last: LastEvent, observed: Fingerprint | None, *, source: Fingerprint, target: Fingerprint
 ) -> RecoveryDecision:
     """Decide for a group or rollback step. `observed` is the live semantics, None when they cannot be trusted or read."""
-    if source == target:
-        return GROUP_EQUAL[last, _relation_to_one(observed, source)]
-    return GROUP_DISTINCT[last, _relation_to_two(observed, source, target)]
+    relation = schema_relation(observed, source=source, target=target)
+    return (GROUP_EQUAL if source == target else GROUP_DISTINCT)[last, relation]
 
 
 def decide_backfill_recovery(
@@ -163,17 +181,12 @@ def decide_backfill_recovery(
     return BACKFILL[last, _backfill_relation(observation, plan, direction)]
 
 
-def _relation_to_one(observed: Fingerprint | None, both: Fingerprint) -> SchemaRelation:
-    if observed is None:
-        return SchemaRelation.UNAVAILABLE
-    return SchemaRelation.BOTH if observed == both else SchemaRelation.NEITHER
-
-
-def _relation_to_two(observed: Fingerprint | None, source: Fingerprint, target: Fingerprint) -> SchemaRelation:
+def schema_relation(observed: Fingerprint | None, *, source: Fingerprint, target: Fingerprint) -> SchemaRelation:
+    """How live semantics relate to a unit's source and target; None: they cannot be trusted or read."""
     if observed is None:
         return SchemaRelation.UNAVAILABLE
     if observed == source:
-        return SchemaRelation.SOURCE
+        return SchemaRelation.BOTH if source == target else SchemaRelation.SOURCE
     return SchemaRelation.TARGET if observed == target else SchemaRelation.NEITHER
 
 

@@ -151,7 +151,8 @@ def _backfill_checkpoint(state: ScopeState, event: Event) -> Ruling:
 
 
 # The legal transitions of one unit, as (last kind, next kind) -> whether a strictly greater fence is needed. What is not
-# here is illegal. A unit is begun again only by a later lease, so that the attempt before is known to be over.
+# here is illegal. A unit is begun again only by a later lease than the one that began it, so that the attempt before is
+# known to be over; whoever finds out that it was aborted may begin it again at once.
 _B, _C, _U, _A, _F = (
     GroupEventKind.BEFORE_COMMIT,
     GroupEventKind.COMMITTED,
@@ -320,7 +321,9 @@ def _advance_rollback_step(state: ScopeState, event: Event, sequence: int) -> No
 def _advance(state: ScopeState, key: UnitKey, kind: GroupEventKind, event: Event, sequence: int) -> None:
     plan = state.plan
     assert plan is not None
-    plan.units[key] = _tuple(Unit, (kind, event.fence, None))
+    unit = plan.units.get(key)
+    begun = event.fence if unit is None or kind is _B else unit.fence
+    plan.units[key] = _tuple(Unit, (kind, begun, None))
     plan.events.append(_tuple(Entry, (sequence, event)))
 
 
@@ -336,7 +339,8 @@ def _attest(state: ScopeState, event: Event, sequence: int) -> None:
     assert state.plan is not None
     digest, _, unit_kind, ordinal, direction, outcome, *_ = event.body
     key = (digest, unit_kind, ordinal, direction)
-    state.plan.units[key] = Unit(outcome, event.fence, state.plan.units[key].counts)
+    unit = state.plan.units[key]
+    state.plan.units[key] = Unit(outcome, unit.fence, unit.counts)
     state.plan.events.append(Entry(sequence, event))
 
 

@@ -31,9 +31,11 @@ from journal.identities import MigrationId, Scope
 PREFIX: Final = "JOURNAL_"
 FILE_NAME: Final = "journal.toml"
 LOG_NAME: Final = "journal.db"
+DEFAULT_APP: Final = "main"
+DEFAULT_SCOPE: Final = "main"
 DEFAULT_MAX_EVENT_BYTES: Final = 16 * 2**20
 _MAX_KEY_FILE_BYTES: Final = 4_096
-_LATER: Final = {"kafka": "log", "redis": "leases", "rediss": "leases"}
+_LATER: Final = ("kafka", "redis", "rediss", "postgresql")
 _SECRETS: Final = ("key", "previous_key")
 _PATHS: Final = ("key_file", "previous_key_file")
 _URLS: Final = ("log", "leases", "database")
@@ -72,6 +74,20 @@ class Settings(BaseSettings):
     def leases_file(self) -> Path:
         """File of the embedded lease store."""
         return self.log_file if self.leases is None else sqlite_file("leases", self.leases)
+
+    @property
+    def app_label(self) -> str:
+        """Label of the migration ids."""
+        return DEFAULT_APP if self.app is None else self.app
+
+    @property
+    def database_file(self) -> Path:
+        """File of an SQLite target. Raises `journal_invalid_settings` when none is named, or another database."""
+        if self.database is None:
+            raise _invalid(
+                "database: name the target with --database sqlite:///file, JOURNAL_DATABASE or journal.toml", key="database"
+            )
+        return sqlite_file("database", self.database.get_secret_value())
 
     @field_validator("scope", mode="before")
     @classmethod

@@ -45,7 +45,9 @@ class ActiveEntry(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """What is known of one group, backfill or rollback step: its last kind, under which fence, and counts so far."""
+    """What is known of one group, backfill or rollback step: its last kind, the fence under which it was last begun, and
+    counts so far.
+    """
 
     kind: GroupEventKind
     fence: int

@@ -1,7 +1,7 @@
 """Ports that misbehave: each wraps a real adapter and does to its calls what networks, disks and signals do.
 
 Two kinds. `FaultyLog` and `FaultyLeases` take a script of faults, one a call, and pass everything else through.
-`StoppingLog` and `StoppingLeases` share a `Fuse` that counts port calls and ends the process (or what looks like it
+`StoppingLog`, `StoppingLeases` and `StoppingDatabase` share a `Fuse` that counts port calls and ends the process (or what looks like it
 from below the ports) before or after call i.
 """
 
@@ -10,14 +10,28 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from journal.control import Control
 from journal.errors import OutcomeUnknownError
-from journal.identities import HolderId, LeaseId, Position, Scope
-from journal.ports import Grant, Leases, Log, Outgoing, StoredEvent
+from journal.identities import EventId, Fingerprint, HolderId, LeaseId, Position, Scope
+from journal.ports import (
+    BackfillCursor,
+    BackfillProgram,
+    Database,
+    Grant,
+    Guard,
+    Leases,
+    Log,
+    Outgoing,
+    Program,
+    Shadow,
+    StoredEvent,
+    Transaction,
+)
 
 T = TypeVar("T")
 Call = Callable[[], Awaitable[Any]]
@@ -337,3 +351,91 @@ class StoppingLeases(Leases):
 
     async def close(self) -> None:
         await self.inner.close()
+
+
+class StoppingDatabase(Database):
+    """A target database under a fuse; the calls on its transactions are counted, too, those on its shadow are not."""
+
+    def __init__(self, inner: Database, fuse: Fuse) -> None:
+        self.inner = inner
+        self.fuse = fuse
+
+    @property
+    def semantic_profile(self) -> Fingerprint:
+        return self.inner.semantic_profile
+
+    @property
+    def lowering_profile(self) -> Fingerprint:
+        return self.inner.lowering_profile
+
+    async def raise_fence(self, guard: Guard, control: Control, *, adopt: bool = False) -> None:
+        await self.fuse.guard("database.raise_fence", lambda: self.inner.raise_fence(guard, control, adopt=adopt))
+
+    async def observe(self) -> Fingerprint:
+        return await self.fuse.guard("database.observe", self.inner.observe)
+
+    async def describe(self) -> Mapping[str, str]:
+        return await self.fuse.guard("database.describe", self.inner.describe)
+
+    async def witness(self, scope: Scope, unit: str) -> EventId | None:
+        return await self.fuse.guard("database.witness", lambda: self.inner.witness(scope, unit))
+
+    async def cursor(self, scope: Scope, unit: str) -> BackfillCursor | None:
+        return await self.fuse.guard("database.cursor", lambda: self.inner.cursor(scope, unit))
+
+    @asynccontextmanager
+    async def transaction(
+        self, guard: Guard, control: Control, *, enforce_references: bool = False
+    ) -> AsyncGenerator[Transaction, None]:
+        number = self.fuse.before("database.transaction")
+        async with self.inner.transaction(guard, control, enforce_references=enforce_references) as transaction:
+            self.fuse.behind(number)
+            yield StoppingTransaction(transaction, self.fuse)
+
+    async def execute_outside(self, guard: Guard, program: Program) -> None:
+        await self.fuse.guard("database.execute_outside", lambda: self.inner.execute_outside(guard, program))
+
+    async def is_empty(self, table: str) -> bool:
+        return await self.fuse.guard("database.is_empty", lambda: self.inner.is_empty(table))
+
+    async def shadow(self) -> Shadow:
+        return await self.inner.shadow()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+class StoppingTransaction(Transaction):
+    """A target transaction under a fuse."""
+
+    def __init__(self, inner: Transaction, fuse: Fuse) -> None:
+        self.inner = inner
+        self.fuse = fuse
+
+    async def holds(self, query: str) -> bool:
+        return await self.fuse.guard("transaction.holds", lambda: self.inner.holds(query))
+
+    async def execute(self, program: Program) -> None:
+        await self.fuse.guard("transaction.execute", lambda: self.inner.execute(program))
+
+    async def observe(self) -> Fingerprint:
+        return await self.fuse.guard("transaction.observe", self.inner.observe)
+
+    async def stamp(self, unit: str, token: EventId) -> None:
+        await self.fuse.guard("transaction.stamp", lambda: self.inner.stamp(unit, token))
+
+    async def begin_backfill(self, unit: str, token: EventId, program: BackfillProgram) -> BackfillCursor:
+        return await self.fuse.guard(
+            "transaction.begin_backfill", lambda: self.inner.begin_backfill(unit, token, program)
+        )
+
+    async def advance_backfill(self, unit: str, program: BackfillProgram) -> BackfillCursor:
+        return await self.fuse.guard("transaction.advance_backfill", lambda: self.inner.advance_backfill(unit, program))
+
+    async def backfill_holds(self, unit: str, query: str, program: BackfillProgram) -> bool:
+        return await self.fuse.guard(
+            "transaction.backfill_holds", lambda: self.inner.backfill_holds(unit, query, program)
+        )
+
+    async def commit(self) -> None:
+        await self.fuse.guard("transaction.commit", self.inner.commit)

@@ -86,6 +86,8 @@ CLASSES: dict[type[JournalError], set[str]] = {
         "journal_out_of_order",
         "journal_plan_differs",
         "journal_reverse_differs",
+        "journal_nothing_in_doubt",
+        "journal_attestation_contradicted",
         "journal_statement_refused",
         "journal_backfill_key",
         "journal_missing_target",

@@ -483,13 +483,27 @@ def test_the_table_of_transitions_is_the_rule():
         assert (needs_greater is False) == legal(last, following, greater=False)
 
 
-def test_the_fence_that_begins_a_unit_again_exceeds_that_of_its_last_event():
+def test_the_fence_that_begins_a_unit_again_exceeds_the_one_that_began_it_before():
     here = scene_with_plan()
     here.write(group_record(here.lease, ONE, BEGIN), here.lease)
     here.take_over()
-    assert here.says(group_record(here.lease, ONE, UNKNOWN)) == 3
+    assert here.says(group_record(here.lease, ONE, ABORTED)) == 3  # the successor found out, and may begin at once
+    assert here.says(group_record(here.lease, ONE, BEGIN)) == 4
+    assert here.says(group_record(here.lease, ONE, ABORTED)) == 5
     assert here.says(group_record(here.lease, ONE, BEGIN)) == Code.INVALID_EVENT_TRANSITION
     here.take_over()
+    assert here.says(group_record(here.lease, ONE, BEGIN)) == 6
+
+
+def test_who_attests_a_unit_as_aborted_may_begin_it_again_at_once():
+    here = scene_with_plan()
+    begun = group_record(here.lease, ONE, BEGIN)
+    here.write(begun, here.lease)
+    here.take_over()
+    attested = RecoveryAttestedRecord.new(
+        here.lease, begun, ABORTED, observed=None, operator="ann", reason="looked at it"
+    )
+    assert here.says(attested) == 3
     assert here.says(group_record(here.lease, ONE, BEGIN)) == 4
 
 

@@ -1,0 +1,146 @@
+"""The journal's own tables in a target database, and the rules of fence and witness over them.
+
+They are read and written in the transaction that they speak of. A later version that needs other tables raises the
+number in `_journal_format`, so that this one stops instead of misreading them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from journal.errors import Code, JournalError, failure
+from journal.identities import EventId, Fence, Incarnation, Scope
+from journal.ports import Guard
+
+PREFIX: Final = "_journal_"
+FORMAT: Final = 1
+
+_TABLES: Final = (
+    "CREATE TABLE _journal_format (version INTEGER NOT NULL) STRICT",
+    f"INSERT INTO _journal_format (version) VALUES ({FORMAT})",  # noqa: S608  (a number of ours)
+    """CREATE TABLE _journal_fences (
+        scope TEXT PRIMARY KEY, incarnation BLOB NOT NULL, fence INTEGER NOT NULL
+    ) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE _journal_witnesses (
+        scope TEXT, unit TEXT, token BLOB NOT NULL, PRIMARY KEY (scope, unit)
+    ) STRICT, WITHOUT ROWID""",
+    """CREATE TABLE _journal_cursors (
+        scope TEXT, unit TEXT, token BLOB NOT NULL, total INTEGER NOT NULL, matched INTEGER NOT NULL,
+        changed INTEGER NOT NULL, transaction_groups INTEGER NOT NULL, done INTEGER NOT NULL, PRIMARY KEY (scope, unit)
+    ) STRICT, WITHOUT ROWID""",
+    # One row for each column of the key. ANY keeps a value as it is: a text stays a text, a real a real.
+    """CREATE TABLE _journal_cursor_keys (
+        scope TEXT, unit TEXT, part INTEGER, after ANY, upto ANY, PRIMARY KEY (scope, unit, part)
+    ) STRICT, WITHOUT ROWID""",
+)
+
+TABLES: Final = frozenset(
+    {"_journal_format", "_journal_fences", "_journal_witnesses", "_journal_cursors", "_journal_cursor_keys"}
+)
+
+
+def make(connection: sqlite3.Connection) -> None:
+    """Make the tables where they are missing. Raises as `is_there`."""
+    if not is_there(connection):
+        for statement in _TABLES:
+            connection.execute(statement)
+
+
+def is_there(connection: sqlite3.Connection) -> bool:
+    """Whether the database has the tables. Raises UnknownEventError: `journal_format_too_new`."""
+    try:
+        (version,) = connection.execute("SELECT version FROM _journal_format").fetchone() or (0,)
+    except sqlite3.OperationalError as error:
+        if "no such table: _journal_format" in str(error):
+            return False
+        raise
+    if version > FORMAT:
+        raise failure(
+            Code.FORMAT_TOO_NEW,
+            f"the journal's tables in the target have format {version}, this version knows {FORMAT}: "
+            "upgrade fenced-journal",
+        )
+    return True
+
+
+def raise_fence(connection: sqlite3.Connection, guard: Guard) -> None:
+    """Raise the fence of a scope, in the transaction that is open. Raises as `Database.raise_fence`."""
+    make(connection)
+    known = _fence(connection, guard.scope)
+    if known is not None:
+        incarnation, fence = known
+        if incarnation != guard.incarnation:
+            raise _foreign(guard, incarnation)
+        if fence > guard.fence:
+            raise _fenced(guard, fence)
+    connection.execute(
+        "INSERT INTO _journal_fences (scope, incarnation, fence) VALUES (?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET fence = excluded.fence",
+        (str(guard.scope), bytes(guard.incarnation), int(guard.fence)),
+    )
+
+
+def check_fence(connection: sqlite3.Connection, guard: Guard) -> None:
+    """Refuse a transaction whose fence is not the one that was raised last. Raises as `Database.raise_fence`."""
+    known = _fence(connection, guard.scope) if is_there(connection) else None
+    if known is None:
+        raise failure(
+            Code.TARGET_FENCED,
+            f"scope {guard.scope}: the fence that was raised in the target is gone: another copy of the database took "
+            "its place; look at it, then run again",
+            scope=str(guard.scope),
+        )
+    incarnation, fence = known
+    if incarnation != guard.incarnation:
+        raise _foreign(guard, incarnation)
+    if fence != guard.fence:
+        raise _fenced(guard, fence)
+
+
+def _fence(connection: sqlite3.Connection, scope: Scope) -> tuple[Incarnation, Fence] | None:
+    row = connection.execute("SELECT incarnation, fence FROM _journal_fences WHERE scope = ?", (str(scope),)).fetchone()
+    return None if row is None else (Incarnation(row[0]), Fence(row[1]))
+
+
+def _fenced(guard: Guard, fence: Fence) -> JournalError:
+    if fence < guard.fence:
+        why = f"has fence {fence} and not {guard.fence}: raise it first, or find who restored an older copy"
+    else:
+        why = f"was taken over under fence {fence}, this is {guard.fence}: stop"
+    return failure(
+        Code.TARGET_FENCED,
+        f"scope {guard.scope}: the target {why}",
+        scope=str(guard.scope),
+        fence=int(guard.fence),
+        raised=int(fence),
+    )
+
+
+def _foreign(guard: Guard, incarnation: Incarnation) -> JournalError:
+    return failure(
+        Code.FOREIGN_TARGET,
+        f"scope {guard.scope}: the target was migrated under this name by another journal (incarnation {incarnation}, "
+        f"this is {guard.incarnation}): check which journal and which database belong together",
+        scope=str(guard.scope),
+        incarnation=str(incarnation),
+    )
+
+
+def stamp(connection: sqlite3.Connection, scope: Scope, unit: str, token: EventId) -> None:
+    """Write the witness of the transaction that is open."""
+    connection.execute(
+        "INSERT INTO _journal_witnesses (scope, unit, token) VALUES (?, ?, ?)"
+        " ON CONFLICT DO UPDATE SET token = excluded.token",
+        (str(scope), unit, bytes(token)),
+    )
+
+
+def witness(connection: sqlite3.Connection, scope: Scope, unit: str) -> EventId | None:
+    """The witness that was stamped last for a unit."""
+    if not is_there(connection):
+        return None
+    row = connection.execute(
+        "SELECT token FROM _journal_witnesses WHERE scope = ? AND unit = ?", (str(scope), unit)
+    ).fetchone()
+    return None if row is None else EventId(row[0])

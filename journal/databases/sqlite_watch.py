@@ -1,0 +1,68 @@
+"""What a statement does, as SQLite's own compiler reports it (`set_authorizer`), and what may not be done.
+
+Keywords can be fooled, the compiler cannot: it names every table, column and function that a statement touches, also
+through views and triggers. It reports when a statement is compiled, which for one that changes the schema is each time
+that it runs.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeAlias
+
+Rule: TypeAlias = Callable[[int, str | None, str | None, str | None], str | None]
+
+WRITES: Final = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
+
+# Whatever else happens, rows of the schema table that were there stay as they are.
+_NOT_ADDITIVE: Final = frozenset(
+    {
+        sqlite3.SQLITE_DROP_INDEX,
+        sqlite3.SQLITE_DROP_TABLE,
+        sqlite3.SQLITE_DROP_TRIGGER,
+        sqlite3.SQLITE_DROP_VIEW,
+        sqlite3.SQLITE_DROP_VTABLE,
+        sqlite3.SQLITE_ALTER_TABLE,
+        sqlite3.SQLITE_CREATE_VTABLE,
+        sqlite3.SQLITE_ATTACH,
+        sqlite3.SQLITE_DETACH,
+        sqlite3.SQLITE_ANALYZE,
+    }
+)
+_SCHEMA_TABLES: Final = frozenset({"sqlite_master", "sqlite_temp_master"})
+
+
+class Watch:
+    """The authorizer of one connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.actions: set[int] = set()  # of all statements since it was cleared
+        self.writes = False  # whether the last statement writes rows of a table, other than the schema's own
+        self.refusal: str | None = None
+        self._rule: Rule | None = None
+        connection.set_authorizer(self._report)
+
+    @contextmanager
+    def judging(self, rule: Rule | None) -> Iterator[None]:
+        """Compile one statement inside; what `rule` gives a reason for is refused, and the reason kept."""
+        self.writes, self.refusal, self._rule = False, None, rule
+        try:
+            yield
+        finally:
+            self._rule = None
+
+    @property
+    def is_additive(self) -> bool:
+        """Whether the schema can only have got new objects."""
+        return self.actions.isdisjoint(_NOT_ADDITIVE)
+
+    def _report(self, action: int, first: str | None, second: str | None, database: str | None, _: str | None) -> int:
+        self.actions.add(action)
+        if action in WRITES and first not in _SCHEMA_TABLES:
+            self.writes = True
+        if self._rule is not None and (reason := self._rule(action, first, second, database)) is not None:
+            self.refusal = self.refusal or reason
+            return sqlite3.SQLITE_DENY
+        return sqlite3.SQLITE_OK

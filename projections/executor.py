@@ -1,0 +1,499 @@
+"""Plans against the target: finish what is open, plan what is missing, execute it unit by unit.
+
+Running again is recovery: a run first looks for an open plan and brings it to its end, whoever opened it, and only then
+plans anew. An open plan of which nothing is half done may be given up by the run itself, with the reason in the log:
+when a file of it was edited meanwhile, or when the run was asked for less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from journal.control import Control
+from journal.errors import (
+    Code,
+    IntegrityError,
+    InvalidContractError,
+    JournalError,
+    failure,
+)
+from journal.identities import Digest, EventId, Fingerprint, Incarnation, MigrationId
+from journal.journal import Journal
+from journal.lease import Lease
+from journal.migrations.graph import ancestors
+from journal.migrations.manifest import ManagedState
+from journal.migrations.plan import verify_plan, verify_rollback_plan
+from journal.migrations.planner import (
+    ApplyPlan,
+    Known as LedgerEntry,
+    RollbackPlan,
+    check_files,
+    check_ledger,
+    plan_apply,
+    plan_rollback,
+)
+from journal.migrations.source import MigrationSource
+from journal.ports import Database, Guard
+from journal.records import (
+    BackfillEventRecord,
+    GroupEventRecord,
+    JournalEntry,
+    PlanAbandonedRecord,
+    PlanRecord,
+    RollbackPlanRecord,
+    RollbackStepEventRecord,
+    unit_of,
+)
+from journal.state import OpenPlan, ScopeState, Unit, UnitKey, journal_entry
+from journal.vocabulary import Direction, GroupEventKind, UnitKind
+from projections.drift import differences, summary
+from projections.execution import Session, known, run_unit
+from projections.outcome import (
+    Applied,
+    Failed,
+    MigrationFinished,
+    MigrationStarted,
+    Observer,
+    Outcome,
+    PlanGivenUp,
+    PlanStarted,
+    RequiresExplicitRecovery,
+    RetrySafe,
+    UnitPosition,
+    UpToDate,
+)
+from projections.rehearsal import Prepared, PreparedBackfill, Rehearsal
+from projections.units import BackfillUnit, SchemaUnit, Work, count_of, forward, name_of_unit, reverse
+
+_DONE = (GroupEventKind.COMMITTED, GroupEventKind.FORMAL_ONLY_ADVANCED)
+_IN_DOUBT = (GroupEventKind.BEFORE_COMMIT, GroupEventKind.COMMIT_OUTCOME_UNKNOWN)
+
+Units: TypeAlias = dict[UnitKey, Unit]
+Tokens: TypeAlias = dict[UnitKey, list[EventId]]
+
+
+@dataclass(slots=True)
+class _Open:
+    """The open plan as it is carried on: what remains of it, and what is known of its units."""
+
+    direction: Direction
+    entry: JournalEntry[PlanRecord] | JournalEntry[RollbackPlanRecord]
+    members: list[tuple[MigrationId, Digest]]
+    units: Units = field(default_factory=dict)
+    tokens: Tokens = field(default_factory=dict)
+
+
+class Executor:
+    """Applies and rolls back on one target, under one lease.
+
+    The caller keeps the journal, the lease and the database, and closes them; `control` bounds the run, `observer` is
+    told of its progress. `rehearsal` may have been used before for the same scope: what it learnt is not done again.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        lease: Lease,
+        database: Database,
+        rehearsal: Rehearsal,
+        *,
+        control: Control | None = None,
+        observer: Observer = lambda _: None,
+    ) -> None:
+        self._journal = journal
+        self._lease = lease
+        self._database = database
+        self._rehearsal = rehearsal
+        self._control = control or Control()
+        self._observer = observer
+        self._finished: list[MigrationId] = []
+        self._position: UnitPosition | None = None
+        self._opened: Session | None = None
+
+    async def apply(
+        self,
+        sources: Sequence[MigrationSource],
+        target: MigrationId | None = None,
+        *,
+        allow_out_of_order: bool = False,
+    ) -> Outcome:
+        """Apply everything that is missing, or what `target` needs and it.
+
+        Raises nothing of the journal's own errors: they come in the outcome.
+        """
+        return await self._outcome(Direction.FORWARD, self._apply(sources, target, allow_out_of_order))
+
+    async def roll_back(
+        self, sources: Sequence[MigrationSource], *, to: MigrationId | None = None, steps: int | None = None
+    ) -> Outcome:
+        """Take off the last `steps` migrations, or everything that was applied after `to`.
+
+        An open rollback plan is finished first; `steps` then takes off nothing more. Raises as `apply`.
+        """
+        return await self._outcome(Direction.REVERSE, self._roll_back(sources, to, steps))
+
+    async def _outcome(self, direction: Direction, work: Awaitable[None]) -> Outcome:
+        error: JournalError | None = None
+        try:
+            await work
+        except JournalError as raised:
+            error = raised
+        try:
+            if self._opened is not None:
+                await self._opened.settle()
+        except JournalError as raised:
+            error = error or raised
+        done = tuple(self._finished)
+        if error is None:
+            return Applied(direction, done) if done else UpToDate()
+        if error.code is Code.EXPLICIT_RECOVERY and self._position is not None:
+            return RequiresExplicitRecovery(done, self._position, error)
+        if isinstance(error, IntegrityError | InvalidContractError):
+            return Failed(done, self._position, error)
+        return RetrySafe(done, self._position, error)
+
+    # --- applying -----------------------------------------------------------------------------------------------------
+
+    async def _apply(
+        self, sources: Sequence[MigrationSource], target: MigrationId | None, allow_out_of_order: bool
+    ) -> None:
+        ordered = check_files(sources)
+        session = await self._session()
+        while True:
+            state = await self._journal.state(self._lease.scope)
+            ledger = ledger_of(state)
+            if state.plan is not None:
+                await self._resume_apply(session, state, ordered, _wanted(ordered, target))
+                continue
+            plan = plan_apply(ordered, ledger, target, allow_out_of_order=allow_out_of_order)
+            if not plan.planned:
+                return
+            await self._open_apply(session, plan)
+
+    async def _open_apply(self, session: Session, plan: ApplyPlan) -> None:
+        prepared = await self._rehearsal.prepare([*plan.applied, *plan.planned])
+        applied, planned = prepared[: len(plan.applied)], prepared[len(plan.applied) :]
+        works = [forward(item) for item in planned]
+        check_limits(works, self._control)
+        await check_keys(planned, self._database)
+        live = await self._live(applied, plan.applied)
+        verified = verify_plan(applied=[item.manifest for item in applied], planned=[item.manifest for item in planned])
+        record = PlanRecord.from_verified_plan(self._lease, verified, _canonical(plan.applied), live)
+        session.check()
+        entry = await session.append(record)
+        opened = _Open(Direction.FORWARD, entry, [(item.source.id, item.manifest.digest) for item in planned])
+        self._observer(PlanStarted(Direction.FORWARD, record.migration_ids, resumed=False))
+        await self._run(session, opened, works)
+
+    async def _resume_apply(
+        self, session: Session, state: ScopeState, ordered: Sequence[MigrationSource], wanted: set[MigrationId] | None
+    ) -> None:
+        assert state.plan is not None
+        opened = _resumed(state.plan)
+        if opened.direction is not Direction.FORWARD:
+            raise _other_direction("rollback")
+        ledger = ledger_of(state)
+        ordered = check_ledger(ordered, ledger, allow_out_of_order=True)
+        done = {entry.id for entry in ledger}
+        remaining = [member for member in opened.members if member[0] not in done]
+        stop = _first_that_differs(remaining, ordered, wanted)
+        if stop is not None:
+            await self._check_untouched(opened, remaining[stop:], ordered)
+        if remaining[:stop]:
+            await self._carry_on_apply(session, opened, ordered, ledger, remaining[:stop])
+        if stop is not None:
+            id = remaining[stop][0]
+            asked = wanted is not None and id not in wanted
+            await self._give_up(session, opened, f"{id} {'was not asked for' if asked else 'has changed'}")
+
+    async def _check_untouched(
+        self, opened: _Open, rest: Sequence[tuple[MigrationId, Digest]], ordered: Sequence[MigrationSource]
+    ) -> None:
+        """A plan can be given up from here on if nothing of what follows was begun, or what was begun left nothing."""
+        ids = {digest: id for id, digest in rest}
+        for key, unit in opened.units.items():
+            id = ids.get(Digest(key[0]))
+            if id is not None and not await self._left_nothing(opened, id, key, unit):
+                source = next((source for source in ordered if source.id == id), None)
+                raise _half_done(id, Digest(key[0]), source, in_doubt=unit.kind in _IN_DOUBT)
+
+    async def _left_nothing(self, opened: _Open, id: MigrationId, key: UnitKey, unit: Unit) -> bool:
+        if unit.kind is not GroupEventKind.DEFINITELY_ABORTED or key[1] is not UnitKind.BACKFILL:
+            return unit.kind is GroupEventKind.DEFINITELY_ABORTED
+        _, kind, ordinal, direction = key
+        cursor = await self._database.cursor(self._lease.scope, name_of_unit(id, kind, ordinal, direction))
+        mine = cursor is not None and cursor.token in opened.tokens.get(key, ())
+        return cursor is None or not mine or cursor.transaction_groups == 0
+
+    async def _carry_on_apply(
+        self,
+        session: Session,
+        opened: _Open,
+        ordered: Sequence[MigrationSource],
+        ledger: Sequence[LedgerEntry],
+        remaining: Sequence[tuple[MigrationId, Digest]],
+    ) -> None:
+        self._check_profile(opened)
+        by_id = {source.id: source for source in ordered}
+        chain = [by_id[entry.id] for entry in ledger] + [by_id[id] for id, _ in remaining]
+        prepared = await self._rehearsal.prepare(chain)
+        works = [forward(item) for item in prepared[len(ledger) :]]
+        self._observer(PlanStarted(Direction.FORWARD, tuple(id for id, _ in opened.members), resumed=True))
+        await self._run(session, opened, works)
+
+    async def _give_up(self, session: Session, opened: _Open, reason: str) -> None:
+        record = PlanAbandonedRecord.new(
+            self._lease,
+            opened.entry,
+            operator=str(self._lease.holder),
+            reason=f"nothing of it is half done, and {reason}",
+        )
+        await session.append(record)
+        self._observer(PlanGivenUp(record.reason))
+
+    # --- rolling back -------------------------------------------------------------------------------------------------
+
+    async def _roll_back(self, sources: Sequence[MigrationSource], to: MigrationId | None, steps: int | None) -> None:
+        ordered = check_files(sources)
+        session = await self._session()
+        state = await self._journal.state(self._lease.scope)
+        if state.plan is not None:
+            await self._resume_rollback(session, state, ordered)
+            if to is None:
+                return
+            state = await self._journal.state(self._lease.scope)
+        plan = plan_rollback(ordered, ledger_of(state), to=to, steps=steps)
+        if plan.retired:
+            await self._open_rollback(session, plan)
+
+    async def _open_rollback(self, session: Session, plan: RollbackPlan) -> None:
+        prepared = await self._rehearsal.prepare(plan.applied)
+        await self._rehearsal.check_reverses(plan.applied, len(plan.retired))
+        works = [reverse(item) for item in reversed(prepared[len(prepared) - len(plan.retired) :])]
+        check_limits(works, self._control)
+        live = await self._live(prepared, plan.applied)
+        verified = verify_rollback_plan(
+            applied=[item.manifest for item in prepared],
+            rollbacks=[work.rollback for work in works if work.rollback is not None],
+        )
+        record = RollbackPlanRecord.from_verified_rollback_plan(self._lease, verified, _canonical(plan.applied), live)
+        session.check()
+        entry = await session.append(record)
+        members = [(work.prepared.source.id, work.prepared.manifest.digest) for work in works]
+        self._observer(PlanStarted(Direction.REVERSE, record.rollback_ids, resumed=False))
+        await self._run(session, _Open(Direction.REVERSE, entry, members), works)
+
+    async def _resume_rollback(self, session: Session, state: ScopeState, ordered: Sequence[MigrationSource]) -> None:
+        assert state.plan is not None
+        opened = _resumed(state.plan)
+        if opened.direction is not Direction.REVERSE:
+            raise _other_direction("apply")
+        ledger = ledger_of(state)
+        ordered = check_ledger(ordered, ledger, allow_out_of_order=True)
+        self._check_profile(opened)
+        by_id = {source.id: source for source in ordered}
+        prepared = await self._rehearsal.prepare([by_id[entry.id] for entry in ledger])
+        at = {item.source.id: item for item in prepared}
+        works = [reverse(at[id]) for id, _ in opened.members if id in at]
+        self._observer(PlanStarted(Direction.REVERSE, tuple(id for id, _ in opened.members), resumed=True))
+        await self._run(session, opened, works)
+
+    # --- both ---------------------------------------------------------------------------------------------------------
+
+    async def _session(self) -> Session:
+        """Under the target fence from here on: nothing is looked at before."""
+        state = await self._journal.state(self._lease.scope)
+        guard = Guard(self._lease.scope, Incarnation(state.incarnation or b""), self._lease.fence)
+        session = Session(self._journal, self._lease, self._database, guard, self._control, self._observer)
+        session.check()
+        await self._database.raise_fence(guard, self._control)
+        self._opened = session
+        return session
+
+    async def _live(self, applied: Sequence[Prepared], sources: Sequence[MigrationSource]) -> ManagedState:
+        """The live state, which must be what the ledger says."""
+        expected = self._rehearsal.state_after(applied)
+        observed = await self._database.observe()
+        if observed != expected.semantics:
+            raise await self._stale(sources)
+        return ManagedState(expected.scope, expected.declared, observed)
+
+    async def _stale(self, sources: Sequence[MigrationSource]) -> JournalError:
+        found = differences(await self._rehearsal.describe(sources), await self._database.describe())
+        return failure(
+            Code.STALE_SOURCE_STATE,
+            f"the live schema is not what the {len(sources)} applied migrations make: {summary(found)}; see `journal "
+            "verify --migrations`, and bring the schema back, or adopt it with `journal import`",
+            objects=[item.name for item in found],
+        )
+
+    def _check_profile(self, opened: _Open) -> None:
+        record = opened.entry.record
+        profiles = (self._database.semantic_profile, self._database.lowering_profile)
+        if (record.semantic_profile, record.lowering_profile) != profiles:
+            raise failure(
+                Code.PLAN_DIFFERS,
+                "the open plan was made under other rules of what a schema means: finish it with the version of "
+                "fenced-journal that opened it",
+            )
+
+    async def _run(self, session: Session, opened: _Open, works: Sequence[Work]) -> None:
+        units = [unit for work in works for unit in work.units]
+        begun = max((index for index, unit in enumerate(units) if unit.key in opened.units), default=-1)
+        _check_settled(opened.units, [unit.key for unit in units[: max(begun, 0)]])
+        index, total = 0, len(opened.members)
+        for number, work in enumerate(works, start=total - len(works) + 1):
+            id = work.prepared.source.id
+            self._observer(MigrationStarted(id, work.direction, number, total))
+            for unit in work.units:
+                if index >= begun:
+                    self._position = unit.position
+                    known_ = known(opened.units.get(unit.key), opened.tokens.get(unit.key, ()))
+                    await run_unit(session, unit, known_)
+                index += 1
+            session.check()
+            await self._conclude(session, work)
+            self._position = None
+        await session.settle()
+
+    async def _conclude(self, session: Session, work: Work) -> None:
+        observed = await self._database.observe()
+        if observed != work.target:
+            raise self._left(work, observed)
+        id, direction = work.prepared.source.id, work.direction
+
+        def finish() -> None:
+            self._finished.append(id)
+            self._observer(MigrationFinished(id, direction))
+
+        session.send(work.conclude(self._lease), finish)
+
+    def _left(self, work: Work, observed: Fingerprint) -> JournalError:
+        id = work.prepared.source.id
+        return failure(
+            Code.EXPLICIT_RECOVERY,
+            f"{id}: all of its steps are done, but the live schema is not the one that it leads to: somebody else "
+            "changed it. See `journal verify --migrations`, bring the schema back, then run again",
+            migration=str(id),
+            observed=observed.hex(),
+            expected=work.target.hex(),
+        )
+
+
+# --- the open plan ----------------------------------------------------------------------------------------------------
+
+
+def ledger_of(state: ScopeState) -> list[LedgerEntry]:
+    """The active ledger, in the order in which migrations entered it."""
+    return [LedgerEntry(MigrationId.parse(id), Digest(entry.digest)) for id, entry in state.active.items()]
+
+
+def _resumed(plan: OpenPlan) -> _Open:
+    entry: JournalEntry[PlanRecord] | JournalEntry[RollbackPlanRecord] = journal_entry(plan.entry)
+    record = entry.record
+    ids = record.migration_ids if isinstance(record, PlanRecord) else record.rollback_ids
+    tokens: Tokens = {}
+    for item in plan.events:
+        event = item.event.record
+        if isinstance(event, GroupEventRecord | BackfillEventRecord | RollbackStepEventRecord) and (
+            event.kind is GroupEventKind.BEFORE_COMMIT
+        ):
+            tokens.setdefault((event.manifest_digest, *unit_of(event)), []).append(EventId(item.event.event_id))
+    members = list(zip(ids, record.manifest_digests, strict=True))
+    return _Open(plan.direction, entry, members, dict(plan.units), tokens)
+
+
+def _wanted(ordered: Sequence[MigrationSource], target: MigrationId | None) -> set[MigrationId] | None:
+    """What a run is about; None for everything."""
+    if target is None:
+        return None
+    return ancestors({source.id: source.dependencies for source in ordered}, [target])
+
+
+def _first_that_differs(
+    remaining: Sequence[tuple[MigrationId, Digest]],
+    ordered: Sequence[MigrationSource],
+    wanted: set[MigrationId] | None,
+) -> int | None:
+    """The first place in the rest of a plan where this run would do something else."""
+    by_id = {source.id: source for source in ordered}
+    for index, (id, digest) in enumerate(remaining):
+        source = by_id.get(id)
+        if source is None or source.digest != digest or (wanted is not None and id not in wanted):
+            return index
+    return None
+
+
+def _half_done(id: MigrationId, digest: Digest, source: MigrationSource | None, *, in_doubt: bool) -> JournalError:
+    now = "is gone" if source is None else f"now has digest {source.digest.hex()}"
+    if source is not None and source.digest == digest:
+        return failure(
+            Code.PLAN_DIFFERS,
+            f"{id} is in the open plan and half done, but was not asked for: run `journal apply` without --to, or with a "
+            "later migration",
+            migration=str(id),
+        )
+    state = "a step of it is in doubt" if in_doubt else "some of its steps are done"
+    return failure(
+        Code.MIGRATION_EDITED,
+        f"{id} is half done ({state}) with digest {digest.hex()}, but its file {now}: put the file back as it was and "
+        "run again; what else is to change goes into a new migration",
+        migration=str(id),
+        planned=digest.hex(),
+        found=None if source is None else source.digest.hex(),
+    )
+
+
+def _other_direction(which: str) -> JournalError:
+    return failure(
+        Code.PLAN_ALREADY_OPEN,
+        f"a plan to {which} is open: finish it with `journal {which}`, or give it up with `journal abandon`"
+        if which == "apply"
+        else "a plan to roll back is open: finish it with `journal rollback`, or give it up with `journal abandon`",
+    )
+
+
+def _check_settled(units: Units, keys: Sequence[UnitKey]) -> None:
+    """Units run one after the other: all before the last one that was begun came to their end."""
+    for _, kind, ordinal, _ in (key for key in keys if key not in units or units[key].kind not in _DONE):
+        raise failure(
+            Code.INVALID_OPEN_PLAN,
+            f"the open plan went on although its {kind.value} {ordinal} had not come to its end: it was written by "
+            "something else than this executor",
+        )
+
+
+# --- before a plan opens ----------------------------------------------------------------------------------------------
+
+
+def check_limits(works: Sequence[Work], control: Control) -> None:
+    """Refuse a plan with more units than one run may execute. Raises `journal_limit_exceeded`."""
+    limits = control.limits
+    groups, backfills = count_of(works, SchemaUnit), count_of(works, BackfillUnit)
+    if groups > limits.transaction_groups or backfills > limits.backfill_observations:
+        raise failure(
+            Code.LIMIT_EXCEEDED,
+            f"the plan has {groups} transaction groups and {backfills} backfills, over the limits of "
+            f"{limits.transaction_groups} and {limits.backfill_observations}: go there in several steps with --to",
+        )
+
+
+async def check_keys(planned: Sequence[Prepared], database: Database) -> None:
+    """Refuse backfills that cannot go through their table, unless it is empty. Raises `journal_backfill_key`."""
+    for item in planned:
+        for step in item.steps:
+            if isinstance(step, PreparedBackfill) and step.key_problem is not None:
+                if await database.is_empty(step.source.table):
+                    continue
+                raise failure(
+                    Code.BACKFILL_KEY,
+                    f"{item.source.path}:{step.source.line}: {step.key_problem}",
+                    file=item.source.path,
+                    line=step.source.line,
+                )
+
+
+def _canonical(sources: Sequence[MigrationSource]) -> tuple[MigrationId, ...]:
+    return tuple(sorted(source.id for source in sources))

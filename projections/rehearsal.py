@@ -1,0 +1,246 @@
+"""Migrations replayed on a shadow database: what each step makes of the schema, before anything is done to the target.
+
+Every migration of a ledger and of a plan is replayed in that order on an empty database of the target's kind. That
+gives the source and target state of every group, lowers every step to what the target will execute, and finds what
+cannot work (syntax, unknown functions and modules, statements that would be without effect) while nothing has been
+touched. Assertions and backfills are compiled, not run: they speak of rows, and a shadow has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar, assert_never
+
+from journal.errors import Code, JournalError, failure
+from journal.identities import Scope, fingerprint
+from journal.migrations.manifest import (
+    AssertionStep,
+    BackfillStep,
+    ManagedState,
+    SchemaStep,
+    Step,
+    VerifiedManifest,
+    verify_manifest,
+)
+from journal.migrations.source import (
+    AssertionSource,
+    BackfillSource,
+    MigrationSource,
+    SchemaSource,
+    Statement,
+)
+from journal.ports import BackfillProgram, Database, Program, Shadow
+
+DECLARED_DOMAIN: Final = "fenced-journal 2026-12 declared state v1"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedSchema:
+    """A schema step with its programs; `reverse` is None when it has none."""
+
+    source: SchemaSource
+    forward: Program
+    reverse: Program | None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedBackfill:
+    """A backfill with its programs. `key_problem` says why its table cannot be gone through by its key, if it cannot."""
+
+    source: BackfillSource
+    forward: BackfillProgram
+    reverse: BackfillProgram | None
+    key_problem: str | None
+
+
+PreparedStep: TypeAlias = AssertionSource | PreparedSchema | PreparedBackfill
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """One migration, ready to be executed: its evidence and, step by step, its programs."""
+
+    source: MigrationSource
+    manifest: VerifiedManifest
+    steps: tuple[PreparedStep, ...]
+
+
+class Rehearsal:
+    """Replays migrations for one scope, and keeps what it learnt for the next question about the same beginning."""
+
+    def __init__(self, scope: Scope, database: Database) -> None:
+        self._scope = scope
+        self._database = database
+        self._shadow: Shadow | None = None
+        self._prepared: list[Prepared] = []
+        self._origin: ManagedState | None = None
+        self._declared = fingerprint(DECLARED_DOMAIN)
+
+    async def prepare(self, sources: Sequence[MigrationSource]) -> tuple[Prepared, ...]:
+        """Replay `sources` in order from an empty database.
+
+        Raises, with file and line of the statement:
+            TargetError: `journal_statement_failed`. InvalidContractError: `journal_statement_refused`.
+        """
+        if not self._begins(sources):
+            await self.close()
+        for source in sources[len(self._prepared) :]:
+            self._prepared.append(await self._replay(source))
+        return tuple(self._prepared[: len(sources)])
+
+    def state_after(self, prepared: Sequence[Prepared]) -> ManagedState:
+        """The state in which these migrations leave an empty database; they must come from `prepare`."""
+        if prepared:
+            return prepared[-1].manifest.target
+        assert self._origin is not None
+        return self._origin
+
+    async def describe(self, sources: Sequence[MigrationSource]) -> Mapping[str, str]:
+        """The schema that these migrations make, object by object."""
+        async with self._scratch() as scratch:
+            await scratch.prepare(sources)
+            return await (await scratch._opened()).describe()  # noqa: SLF001  (one of our own)
+
+    async def check_reverses(self, sources: Sequence[MigrationSource], count: int) -> None:
+        """Undo the last `count` of `sources` on a shadow: each step must lead back to where it came from.
+
+        Raises:
+            InvalidContractError: `journal_reverse_differs`, with the objects that differ.
+        """
+        async with self._scratch() as scratch:
+            prepared = await scratch.prepare(sources)
+            shadow = await scratch._opened()  # noqa: SLF001  (one of our own)
+            for migration in reversed(prepared[len(prepared) - count :]):
+                for step, evidence in reversed(list(zip(migration.steps, migration.manifest.steps, strict=True))):
+                    if isinstance(step, PreparedSchema) and isinstance(evidence, SchemaStep) and step.reverse:
+                        await self._check_reverse(shadow, migration.source, step, evidence)
+
+    async def close(self) -> None:
+        """Drop the shadow and everything that was learnt."""
+        shadow, self._shadow = self._shadow, None
+        self._prepared, self._declared, self._origin = [], fingerprint(DECLARED_DOMAIN), None
+        if shadow is not None:
+            await shadow.close()
+
+    @asynccontextmanager
+    async def _scratch(self) -> AsyncGenerator[Rehearsal, None]:
+        scratch = Rehearsal(self._scope, self._database)
+        try:
+            yield scratch
+        finally:
+            await scratch.close()
+
+    def _begins(self, sources: Sequence[MigrationSource]) -> bool:
+        """Whether what was replayed is how `sources` begins, or the other way round."""
+        pairs = zip(self._prepared, sources, strict=False)
+        return all(known.source is source or known.source == source for known, source in pairs)
+
+    async def _opened(self) -> Shadow:
+        if self._shadow is None:
+            self._shadow = await self._database.shadow()
+            semantics = await self._shadow.observe()
+            self._origin = ManagedState(self._scope, self._declared, semantics)
+        return self._shadow
+
+    async def _replay(self, source: MigrationSource) -> Prepared:
+        shadow = await self._opened()
+        before = state = self.state_after(self._prepared)
+        steps: list[Step] = []
+        prepared: list[PreparedStep] = []
+        for step in source.steps:
+            match step:
+                case AssertionSource():
+                    await _located(source, [step.query], shadow.check_query(step.query.text))
+                    steps.append(AssertionStep(step.digest))
+                    prepared.append(step)
+                case SchemaSource():
+                    ready = await _lower(shadow, source, step)
+                    after = await self._run(shadow, source, step, ready.forward)
+                    reverse = None if ready.reverse is None else len(ready.reverse.statements)
+                    steps.append(SchemaStep(step.digest, state, after, len(ready.forward.statements), reverse))
+                    prepared.append(ready)
+                    state = after
+                case BackfillSource():
+                    prepared.append(await _compile(shadow, source, step))
+                    steps.append(BackfillStep(step.fingerprint, reversible=step.reverse is not None))
+                case _:
+                    assert_never(step)
+        manifest = verify_manifest(
+            id=source.id,
+            source=before,
+            target=state,
+            steps=steps,
+            semantic_profile=self._database.semantic_profile,
+            lowering_profile=self._database.lowering_profile,
+            dependencies=source.dependencies,
+        )
+        return Prepared(source, manifest, tuple(prepared))
+
+    async def _run(self, shadow: Shadow, source: MigrationSource, step: SchemaSource, program: Program) -> ManagedState:
+        semantics = await _located(source, step.statements, shadow.run(program))
+        self._declared = fingerprint(DECLARED_DOMAIN, self._declared, step.digest)
+        return ManagedState(self._scope, self._declared, semantics)
+
+    async def _check_reverse(
+        self, shadow: Shadow, source: MigrationSource, step: PreparedSchema, evidence: SchemaStep
+    ) -> None:
+        assert step.reverse is not None
+        found = await _located(source, step.source.reverse or (), shadow.run(step.reverse))
+        if found != evidence.source.semantics:
+            raise failure(
+                Code.REVERSE_DIFFERS,
+                f"{source.path}:{step.source.line}: the reverse of this schema step does not lead back to the schema "
+                "before it: correct it in a new file, or leave this migration applied",
+                file=source.path,
+                line=step.source.line,
+            )
+
+
+async def _lower(shadow: Shadow, source: MigrationSource, step: SchemaSource) -> PreparedSchema:
+    async def lower(statements: Sequence[Statement]) -> Program:
+        texts = [statement.text for statement in statements]
+        return await _located(source, statements, shadow.lower(texts, transactional=step.transactional))
+
+    return PreparedSchema(
+        step, await lower(step.statements), None if step.reverse is None else await lower(step.reverse)
+    )
+
+
+async def _compile(shadow: Shadow, source: MigrationSource, step: BackfillSource) -> PreparedBackfill:
+    forward = BackfillProgram(step.table, step.key, step.batch, step.statement.text)
+    problem = await shadow.key_problem(forward)
+    await _located(source, [step.statement], shadow.check_backfill(forward))
+    if step.verify is not None:
+        await _located(source, [step.verify], shadow.check_query(step.verify.text, forward))
+    reverse = None
+    if step.reverse is not None:
+        reverse = BackfillProgram(step.table, step.key, step.batch, step.reverse.text)
+        await _located(source, [step.reverse], shadow.check_backfill(reverse))
+    return PreparedBackfill(step, forward, reverse, problem)
+
+
+async def _located(source: MigrationSource, statements: Sequence[Statement], work: Awaitable[T]) -> T:
+    """Await what was asked of a database about these statements; an error says where in the files it is."""
+    try:
+        return await work
+    except JournalError as error:
+        raise located(error, source.path, statements) from (error.__cause__ or error)
+
+
+def located(error: JournalError, path: str, statements: Sequence[Statement]) -> JournalError:
+    """The error with the file and line of the statement that it speaks of, if it speaks of one."""
+    if "line" in error.details or error.code not in _OF_STATEMENTS or not statements:
+        return error
+    number = error.details.get("statement")
+    statement = statements[number - 1 if isinstance(number, int) and 0 < number <= len(statements) else 0]
+    details = {**error.details, "file": path, "line": statement.line}
+    return failure(error.code, f"{path}:{statement.line}: {error.message}", **details)
+
+
+_OF_STATEMENTS: Final = frozenset(
+    {Code.STATEMENT_FAILED, Code.STATEMENT_REFUSED, Code.BACKFILL_KEY, Code.BACKFILL_ROWS}
+)
