@@ -10,13 +10,13 @@ import asyncio
 import contextlib
 import difflib
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, TypeVar, cast
+from typing import Final, Self, TypeAlias, TypeVar, cast
 
 from journal.acquisition import Acquisition, Patience
 from journal.admission import Admitted, ScopeState, Verdict, admit, empty_state, step
@@ -404,17 +404,9 @@ class Journal:
 
         When one is refused, those before it are written and those behind it are not; its error is raised.
         """
-        futures: list[asyncio.Future[JournalEntry[T]]] = []
-        refusal: JournalError | None = None
-        try:
-            with self._spine(lease.scope).corked():
-                futures.extend(self.send(lease, record) for record in records)
-        except JournalError as error:
-            refusal = error
-        errors = [*await _errors_of(futures), *filter(None, [refusal])]
-        if errors:
-            raise errors[0]
-        return [future.result() for future in futures]
+        self._check_mine(lease)
+        sending = self._spine(lease.scope).submit_all(lease, _bound(lease, records))
+        return cast("list[JournalEntry[T]]", await sending)
 
     def send(self, lease: Lease, record: T, *, event_id: EventId | None = None) -> asyncio.Future[JournalEntry[T]]:
         """Append any record without waiting; the future gives its entry once it counts, or raises as `record` does.
@@ -423,14 +415,7 @@ class Journal:
         is the event's identity, drawn when not given: give one to name the event elsewhere before it is written.
         """
         self._check_mine(lease)
-        if lease.released:
-            raise failure(Code.STALE_FENCE, f"the lease of scope {lease.scope} was released: acquire a new one")
-        if record.scope != lease.scope or record.fence != lease.fence:
-            raise failure(
-                Code.STALE_FENCE,
-                f"the record was built for scope {record.scope} and fence {record.fence}, the lease is of scope "
-                f"{lease.scope} and fence {lease.fence}",
-            )
+        _check_bound(lease, record)
         return cast("asyncio.Future[JournalEntry[T]]", self._spine(lease.scope).submit(lease, record, event_id))
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -519,17 +504,23 @@ class Journal:
             raise failure(Code.FOREIGN_LEASE, "the lease was issued by another journal object")
 
 
-async def _errors_of(futures: Sequence[asyncio.Future[Any]]) -> list[BaseException]:
-    """Wait for all, then say what failed. One after the other: those that settle together wake the caller once."""
-    try:
-        for future in futures:
-            if not future.done():
-                await asyncio.wait([future])
-    except asyncio.CancelledError:
-        for future in futures:
-            future.cancel()
-        raise
-    return [error for future in futures if (error := future.exception()) is not None]
+def _check_bound(lease: Lease, record: ScopedRecord) -> None:
+    if lease.released:
+        raise failure(Code.STALE_FENCE, f"the lease of scope {lease.scope} was released: acquire a new one")
+    grant = lease.grant
+    if record.scope != grant.scope or record.fence != grant.fence:
+        raise failure(
+            Code.STALE_FENCE,
+            f"the record was built for scope {record.scope} and fence {record.fence}, the lease is of scope "
+            f"{lease.scope} and fence {lease.fence}",
+        )
+
+
+def _bound(lease: Lease, records: Iterable[T]) -> Iterator[T]:
+    """The records up to the first that was not built for this lease; raises there."""
+    for record in records:
+        _check_bound(lease, record)
+        yield record
 
 
 async def _confirm(spine: Spine) -> None:

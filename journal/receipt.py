@@ -1,11 +1,11 @@
-"""What a writer is told of one event: its receipt, and the words for a record that does not count."""
+"""What a writer is told of its events: receipts, batches, and the words for a record that does not count."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
-from journal.admission import Verdict, Void
+from journal.admission import Admitted, Verdict, Void
 from journal.errors import Code, JournalError, OutcomeUnknownError, failure
 from journal.explanations import EXPLANATIONS
 from journal.identities import Scope, Sequence as SequenceNumber
@@ -44,7 +44,7 @@ class Receipt:
             raise error from self._cause
         if isinstance(verdict, Void):
             raise refusal(verdict.reason, self.record, self.scope, written=True)
-        return None if verdict.sequence is None else JournalEntry(SequenceNumber(verdict.sequence), self.record)
+        return entry_of(verdict, self.record)
 
     def settle(self, verdict: Verdict) -> None:
         """Note the final verdict and wake those who wait for it."""
@@ -59,6 +59,56 @@ class Receipt:
     def _wake(self) -> None:
         if self._settled is not None:
             self._settled.set()
+
+
+_OPEN: Final = object()
+
+
+class Batch:
+    """Several records that one caller waits for: `future` gives their entries in order, or raises the first error.
+
+    Whoever fills it seals it; until then it does not end.
+    """
+
+    __slots__ = ("_open", "_outcomes", "future")
+
+    def __init__(self) -> None:
+        self.future: asyncio.Future[list[JournalEntry[Any] | None]] = asyncio.get_running_loop().create_future()
+        self._outcomes: list[Any] = []
+        self._open = 1  # the one who seals it counts too
+
+    def add(self) -> int:
+        """The place of one more record."""
+        self._outcomes.append(_OPEN)
+        self._open += 1
+        return len(self._outcomes) - 1
+
+    def note(self, place: int, outcome: JournalEntry[Any] | BaseException | None) -> None:
+        """Say what became of a record. What was said first stays."""
+        if self._outcomes[place] is _OPEN:
+            self._outcomes[place] = outcome
+            self._close_one()
+
+    def seal(self, error: BaseException | None = None) -> None:
+        """There is no more; `error` says what stands in the way of it."""
+        if error is not None:
+            self._outcomes.append(error)
+        self._close_one()
+
+    def _close_one(self) -> None:
+        self._open -= 1
+        if self._open or self.future.done():
+            return
+        error = next((outcome for outcome in self._outcomes if isinstance(outcome, BaseException)), None)
+        if error is None:
+            self.future.set_result(self._outcomes)
+        else:
+            self.future.set_exception(error)
+
+
+def entry_of(verdict: Admitted, record: Record) -> JournalEntry[Any] | None:
+    """The entry that an admitted record has become; None for lease events."""
+    return None if verdict.sequence is None else JournalEntry(SequenceNumber(verdict.sequence), record)
 
 
 def name_of(record: Record) -> str:

@@ -89,8 +89,9 @@ class MigrationLease:
 def restore(cls: type[_R], values: dict[str, Any]) -> _R:
     """Build a record from values that the codec read; checks nothing."""
     record = object.__new__(cls)
+    put = object.__setattr__
     for name, value in values.items():
-        object.__setattr__(record, name, value)
+        put(record, name, value)
     return record
 
 
@@ -98,7 +99,7 @@ _R = TypeVar("_R", bound="Record | BackfillCompletion | ImportedMigration")
 
 
 def _build(cls: type[_R], lease: LeaseLike, **values: Any) -> _R:
-    return restore(cls, {"scope": lease.scope, "fence": lease.fence, **values})
+    return restore(cls, values | {"scope": lease.scope, "fence": lease.fence})
 
 
 def _check(code: Code | None, message: str) -> None:

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Generator, Sequence
-from contextlib import aclosing, contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from journal.admission import (
     Admitted,
@@ -36,26 +36,68 @@ from journal.admission import (
 from journal.codec import Codec
 from journal.errors import Code, FencedError, JournalError, OutcomeUnknownError, UnavailableError, failure
 from journal.events import Event
-from journal.identities import EventId, LeaseId, Position, Scope, Sequence as SequenceNumber
+from journal.identities import EventId, LeaseId, Position, Scope
 from journal.lease import Lease
 from journal.ports import Log, Outgoing, StoredEvent
-from journal.receipt import Receipt, name_of, refusal
+from journal.receipt import Batch, Receipt, entry_of, name_of, refusal
 from journal.records import JournalEntry, LeaseAcquiredRecord, Record
 
 
-@dataclass(slots=True, eq=False)
-class _Sent:
-    """One event on its way."""
+class _Sent(Pending):
+    """One event on its way: a single object for all that is known of it, because there are so many.
 
-    event: Event
-    mac: bytes | None
-    pending: Pending
-    receipt: Receipt
-    lease: Lease | None
-    deadline: float
-    future: asyncio.Future[JournalEntry[Any] | None]
-    passed_on: bool = False
-    in_doubt: bool = False
+    `expected` is its verdict on the head that it names. `receipt` is for the few whose waiter has to be told that
+    nothing is known; `place` is for those in a batch.
+    """
+
+    __slots__ = (
+        "deadline",
+        "event",
+        "expected",
+        "in_doubt",
+        "lease",
+        "mac",
+        "passed_on",
+        "place",
+        "receipt",
+        "record",
+        "waiter",
+    )
+
+    def __init__(
+        self, event: Event, mac: bytes | None, record: Record, lease: Lease | None, expected: Admitted, waiter: _Waiter
+    ) -> None:
+        self.hash = event.hash
+        self.parent = event.parent
+        self.fence = event.fence
+        self.rooted = False
+        self.verdict = None
+        self.event = event
+        self.mac = mac
+        self.record = record
+        self.lease = lease
+        self.expected = expected
+        self.waiter = waiter
+        self.place = waiter.add() if isinstance(waiter, Batch) else 0
+        self.receipt: Receipt | None = None
+        self.deadline = 0.0
+        self.passed_on = False
+        self.in_doubt = False
+
+    def tell(self, outcome: JournalEntry[Any] | BaseException | None) -> None:
+        """Give the waiter an answer, unless it has one or has gone."""
+        waiter = self.waiter
+        if isinstance(waiter, Batch):
+            waiter.note(self.place, outcome)
+        elif waiter.done():
+            return
+        elif isinstance(outcome, BaseException):
+            waiter.set_exception(outcome)
+        else:
+            waiter.set_result(outcome)
+
+
+_Waiter: TypeAlias = "asyncio.Future[Any] | Batch"
 
 
 @dataclass(slots=True)
@@ -83,7 +125,6 @@ class Spine:
         self._barriers: list[_Barrier] = []
         self._tail: asyncio.Task[None] | None = None
         self._append: asyncio.Future[None] | None = None
-        self._is_corked = False
         self._is_crowded = False  # many are writing: who was woken with others waits a loop step for their records
         self._doubt: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
@@ -188,7 +229,7 @@ class Spine:
             own = sent.get(data)
             if own is not None and own.mac == mac:
                 own.event.position = position
-                own.pending.note(step(state, own.event))
+                own.note(self._judge(own))
                 mine = True
             else:
                 verdict = step(state, read(position, data, mac))
@@ -200,35 +241,45 @@ class Spine:
             self._tell_leases()
         self._release_barriers(None)
 
+    def _judge(self, own: _Sent) -> Verdict:
+        """The verdict of an event of our own that the tail has brought, and its effect on the state.
+
+        A head stands for everything that was admitted before it, and nothing else has a say in a verdict (where an event
+        lies matters for the genesis alone, which is never sent from here). So on the head that the event names its
+        verdict is the one that was found when it was sent, whatever is void in between.
+        """
+        state, event = self.state, own.event
+        if own.parent != state.head:
+            return step(state, event)
+        evolve(state, event, own.expected)
+        state.position = event.position
+        return own.expected
+
     def _settle(self) -> None:
-        answers = settle(self.state, [sent.pending for sent in self._sent])
-        waiting: list[_Sent] = []
-        counted = {
-            sent.event.hash for sent, answer in zip(self._sent, answers, strict=True) if isinstance(answer, Admitted)
-        }
-        for sent, answer in zip(self._sent, answers, strict=True):
+        chain, self._sent = self._sent, []
+        answers = settle(self.state, chain)
+        for sent, answer in zip(chain, answers, strict=True):
             if answer is None:
-                # When what it follows counts, its parent is from now on a head that was read.
-                sent.pending.rooted = sent.pending.rooted or sent.pending.parent in counted
-                waiting.append(sent)
+                self._sent.append(sent)
             else:
                 self._answer(sent, answer)
-        self._sent = waiting
+        if self._sent:
+            counted = {sent.hash for sent, answer in zip(chain, answers, strict=True) if isinstance(answer, Admitted)}
+            for sent in self._sent:
+                # When what it follows counts, its parent is from now on a head that was read.
+                sent.rooted = sent.rooted or sent.parent in counted
         if self._doubt is not None:
             self._end_doubt()
 
     def _answer(self, sent: _Sent, verdict: Verdict) -> None:
         del self._by_data[sent.event.data]
-        sent.receipt.settle(verdict)
-        if isinstance(verdict, Void):
+        if sent.receipt is not None:
+            sent.receipt.settle(verdict)
+        if isinstance(verdict, Admitted):
+            sent.tell(entry_of(verdict, sent.record))
+        else:
             self._ahead = None
-        if sent.future.done():
-            return
-        try:
-            sent.future.set_result(sent.receipt.result())
-        except JournalError as error:
-            superseded = sent.lease is not None and self.state.fence > sent.lease.fence
-            sent.future.set_exception(_fenced(sent.lease, self.state) if superseded and sent.lease else error)
+            sent.tell(self._refused(verdict.reason, sent.record, sent.lease, written=True))
 
     def _tell_leases(self) -> None:
         state = self.state
@@ -278,25 +329,67 @@ class Spine:
             UnavailableError: `journal_lease_in_doubt`.
             InvalidContractError, IntegrityError: a rule refuses the record.
         """
+        self._check_writable(lease)
+        return self._send_alone(lease, (lease.lease_id, lease.fence), record, event_id)
+
+    def submit_all(self, lease: Lease, records: Iterable[Record]) -> asyncio.Future[list[JournalEntry[Any] | None]]:
+        """Send records in one append; the future gives their entries once all are settled, or raises the first error.
+
+        Nothing is sent behind a record that cannot be, or that `records` raises for.
+        """
+        batch, refused = Batch(), None
+        identity = lease.lease_id, lease.fence
+        try:
+            for record in records:
+                self._check_writable(lease)
+                self._send(lease, identity, record, batch)
+        except JournalError as error:
+            refused = error
+        finally:
+            self._attend()
+            self._flush()
+        batch.seal(refused)
+        return batch.future
+
+    def _check_writable(self, lease: Lease) -> None:
         self._check_usable()
         if lease.in_doubt:
             raise failure(
                 Code.LEASE_IN_DOUBT,
                 f"an earlier write to scope {self.scope} is in doubt: take a fresh fence (Journal.refresh) first",
             )
-        return self._send(lease, lease.lease_id, lease.fence, record, event_id)
 
     def announce(self, lease_id: LeaseId, fence: int, record: LeaseAcquiredRecord) -> asyncio.Future[Any]:
         """Send a `LeaseAcquired` on the newest head that was read; raises and returns as `submit`."""
         self._check_usable()
         # What is in doubt is not built upon: this very event is what settles it.
         self._ahead = self.state.copy()
-        return self._send(None, lease_id, fence, record)
+        return self._send_alone(None, (lease_id, fence), record)
+
+    def _send_alone(
+        self, lease: Lease | None, identity: tuple[bytes, int], record: Record, event_id: EventId | None = None
+    ) -> asyncio.Future[Any]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        self._send(lease, identity, record, future, event_id)
+        self._attend()
+        if not self._is_crowded:
+            self._flush()
+        elif len(self._outbox) == 1:
+            loop.call_soon(self._flush)
+        return future
 
     def _send(
-        self, lease: Lease | None, lease_id: bytes, fence: int, record: Record, event_id: EventId | None = None
-    ) -> asyncio.Future[Any]:
+        self,
+        lease: Lease | None,
+        identity: tuple[bytes, int],
+        record: Record,
+        waiter: _Waiter,
+        event_id: EventId | None = None,
+    ) -> None:
+        """Draft an event on what is expected to count, for the next flush; `identity` is its lease id and fence."""
         ahead = self._ahead_state()
+        lease_id, fence = identity
         event, mac = self._codec.draft(
             record,
             scope=self.scope,
@@ -307,31 +400,27 @@ class Spine:
             recorded_at=time.time_ns() // 1_000,
             event_id=event_id,
         )
-        data = event.data
         verdict = admit(ahead, event)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
         if isinstance(verdict, Void):
-            raise self._refused(verdict.reason, record, lease)
+            raise self._refused(verdict.reason, record, lease, written=False)
+        sent = _Sent(event, mac, record, lease, verdict, waiter)
         if not self._sent and verdict.sequence is not None and verdict.sequence <= ahead.sequence:
             # An exact retry of what is in the log already: the log needs no second copy.
-            future.set_result(JournalEntry(SequenceNumber(verdict.sequence), record))
-            return future
-        pending = Pending(event.hash, ahead.head, fence, rooted=ahead.head == self.state.head)
+            sent.tell(entry_of(verdict, record))
+            return
+        sent.rooted = ahead.head == self.state.head
+        sent.deadline = asyncio.get_running_loop().time() + self._append_timeout
         evolve(ahead, event, verdict)
-        sent = _Sent(
-            event, mac, pending, Receipt(self.scope, record), lease, loop.time() + self._append_timeout, future
-        )
         self._sent.append(sent)
-        self._by_data[data] = sent
+        self._by_data[event.data] = sent
         self._outbox.append(sent)
-        self.follow()
-        if not self._is_crowded:
-            self._flush()
-        elif len(self._outbox) == 1:
-            loop.call_soon(self._flush)
-        self._arm_watch()
-        return future
+
+    def _attend(self) -> None:
+        """See that somebody looks out for what was sent, and at the time."""
+        if self._tail is None and self._outbox:
+            self.follow()
+        if self._watch is None:
+            self._arm_watch()
 
     def _ahead_state(self) -> ScopeState:
         if self._ahead is None:
@@ -341,24 +430,14 @@ class Spine:
                     evolve(ahead, sent.event, verdict)
         return self._ahead
 
-    def _refused(self, reason: Code, record: Record, lease: Lease | None) -> JournalError:
+    def _refused(self, reason: Code, record: Record, lease: Lease | None, *, written: bool) -> JournalError:
         if lease is not None and self.state.fence > lease.fence:
             return _fenced(lease, self.state)
-        return refusal(reason, record, self.scope, written=False)
-
-    @contextmanager
-    def corked(self) -> Generator[None, None, None]:
-        """What is submitted in the block goes to the log in one append."""
-        self._is_corked = True
-        try:
-            yield
-        finally:
-            self._is_corked = False
-            self._flush()
+        return refusal(reason, record, self.scope, written=written)
 
     def _flush(self) -> None:
         """Give the log what waits, unless an append is under way: then it goes with the next, all of it together."""
-        if self._append is not None or self._is_corked or not self._outbox or self._failed is not None:
+        if self._append is not None or not self._outbox or self._failed is not None:
             return
         batch, self._outbox = self._outbox, []
         self._is_crowded = len(batch) > 1
@@ -396,8 +475,7 @@ class Spine:
         self._ahead = None
         for sent in unwritten:
             del self._by_data[sent.event.data]
-            if not sent.future.done():
-                sent.future.set_exception(error)
+            sent.tell(error)
 
     # --- doubt --------------------------------------------------------------------------------------------------------
 
@@ -458,15 +536,17 @@ class Spine:
     def _tell_unknown(self, sent: _Sent, cause: BaseException) -> None:
         if sent.lease is not None:
             self._told.add(sent.lease.lease_id)
-        if sent.future.done():
-            return
         error = OutcomeUnknownError(
-            f"{name_of(sent.receipt.record)} in scope {self.scope} was sent and not confirmed: it may count or not. "
+            f"{name_of(sent.record)} in scope {self.scope} was sent and not confirmed: it may count or not. "
             "Take a fresh fence (Journal.refresh), which settles it",
-            receipt=sent.receipt,
+            receipt=self._receipt_of(sent),
         )
         error.__cause__ = cause
-        sent.future.set_exception(error)
+        sent.tell(error)
+
+    def _receipt_of(self, sent: _Sent) -> Receipt:
+        sent.receipt = sent.receipt or Receipt(self.scope, sent.record)
+        return sent.receipt
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
@@ -480,7 +560,7 @@ class Spine:
         for lease in self._leases.values():
             lease.lose(error)
         for sent in self._sent:
-            sent.receipt.give_up(error)
+            self._receipt_of(sent).give_up(error)
             self._tell_unknown(sent, error)
 
     async def close(self) -> None:

@@ -9,8 +9,9 @@
 | 4    | an operator has to decide                                                                     |
 | 5    | pending or differs                                                                            |
 | 6    | integrity: evidence contradicts evidence, history is lost, the key is missing or wrong        |
-| 130  | interrupted                                                                                   |
+| 130  | interrupted, at a safe boundary where there is one                                            |
 | 141  | whoever read the output is gone                                                               |
+| 143  | terminated, in the same way                                                                   |
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Exit(IntEnum):
     INTEGRITY = 6
     INTERRUPTED = 130
     BROKEN_PIPE = 141
+    TERMINATED = 143
 
 
 _USAGE: Final = frozenset(
@@ -44,9 +46,10 @@ _USAGE: Final = frozenset(
         Code.INVALID_KEY,
         Code.INVALID_HOLDER,
         Code.INVALID_TEXT,
+        Code.UNKNOWN_MIGRATION,
     }
 )
-_OPERATOR: Final = frozenset({Code.UNIT_IN_DOUBT})
+_OPERATOR: Final = frozenset({Code.UNIT_IN_DOUBT, Code.EXPLICIT_RECOVERY})
 
 
 def exit_code(error: JournalError) -> Exit:
@@ -55,6 +58,8 @@ def exit_code(error: JournalError) -> Exit:
         return Exit.USAGE
     if error.code in _OPERATOR:
         return Exit.OPERATOR
+    if error.code is Code.CANCELLED:
+        return Exit.TERMINATED if error.details.get("signal") == "SIGTERM" else Exit.INTERRUPTED
     if isinstance(error, LeaseContendedError):
         return Exit.CONTENDED
     return Exit.INTEGRITY if isinstance(error, IntegrityError) else Exit.FAILED

@@ -1,6 +1,6 @@
 """One run of the command, from its arguments to its exit code.
 
-An error is one line on stderr, `journal: <message> [<code>]`. With `--json` stdout also gets, as the document or as the
+An error is one line on stderr, `journal: <message> [<code>]`, with what it lists on the lines below. With `--json` stdout also gets, as the document or as the
 last line of a stream, `{"error": {"code": ..., "message": ..., "details": {...}}}`.
 """
 
@@ -16,7 +16,8 @@ import click
 
 from journal.cli.command import journal
 from journal.cli.exits import Exit, exit_code
-from journal.cli.output import printable, write_json
+from journal.cli.operate_views import write_problem
+from journal.cli.output import write_json
 from journal.errors import JournalError
 
 
@@ -78,7 +79,7 @@ def _tell(code: str, message: str, details: dict[str, Any], *, as_json: bool) ->
     if as_json:
         write_json({"error": {"code": str(code), "message": message, "details": details}})
         sys.stdout.flush()
-    sys.stderr.write(f"journal: {printable(message)} [{code}]\n")
+    write_problem(code, message)
 
 
 def _usage(error: click.UsageError) -> str:

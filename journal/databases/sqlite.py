@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -66,12 +66,12 @@ class SQLiteDatabase:
         """See `Database.lowering_profile`."""
         return _LOWERING
 
-    async def raise_fence(self, guard: Guard, control: Control) -> None:
+    async def raise_fence(self, guard: Guard, control: Control, *, adopt: bool = False) -> None:
         """See `Database.raise_fence`."""
 
         def work(session: Session) -> None:
             session.begin()
-            session.atomically(lambda held: _raise_fence(held, guard))
+            session.atomically(lambda held: _raise_fence(held, guard, adopt=adopt))
 
         async with self._turn(control):
             await self._patiently(control, lambda: self._thread.call(work, make=True))
@@ -96,7 +96,7 @@ class SQLiteDatabase:
     @asynccontextmanager
     async def transaction(
         self, guard: Guard, control: Control, *, enforce_references: bool = False
-    ) -> AsyncIterator[SQLiteTransaction]:
+    ) -> AsyncGenerator[SQLiteTransaction]:
         """See `Database.transaction`."""
         async with self._turn(control):
             transaction = SQLiteTransaction(self._thread, guard, control, enforces=enforce_references)
@@ -134,7 +134,7 @@ class SQLiteDatabase:
             return await self._patiently(control, lambda: self._thread.call(work))
 
     @asynccontextmanager
-    async def _turn(self, control: Control) -> AsyncIterator[None]:
+    async def _turn(self, control: Control) -> AsyncGenerator[None]:
         """Have the connection for oneself."""
         task = asyncio.current_task()
         if self._owner is not None and self._owner is task:
@@ -164,8 +164,8 @@ class SQLiteDatabase:
                 await control.sleep(PAUSE_SECONDS)
 
 
-def _raise_fence(session: Session, guard: Guard) -> None:
-    bookkeeping.raise_fence(session.connection, guard)
+def _raise_fence(session: Session, guard: Guard, *, adopt: bool) -> None:
+    bookkeeping.raise_fence(session.connection, guard, adopt=adopt)
     session.commit()
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from journal.databases import sqlite_bookkeeping as bookkeeping
 from journal.databases.sqlite_keys import key_problem
@@ -47,37 +47,43 @@ def parameter_names(prefix: str, key: Sequence[str]) -> list[str]:
 
 def read(connection: sqlite3.Connection, place: Place) -> BackfillCursor | None:
     """The cursor as it is; None when none was begun."""
-    if not bookkeeping.is_there(connection):
-        return None
-    row = connection.execute(
-        "SELECT token, total, matched, changed, transaction_groups, done FROM _journal_cursors"
-        " WHERE scope = ? AND unit = ?",
+    rows = _rows(connection, place) if bookkeeping.is_there(connection) else []
+    return _cursor(rows[0]) if rows else None
+
+
+def _rows(connection: sqlite3.Connection, place: Place) -> list[tuple[Any, ...]]:
+    return connection.execute(
+        "SELECT after, upto, token, total, matched, changed, transaction_groups, done FROM _journal_cursors"
+        " WHERE scope = ? AND unit = ? ORDER BY part",
         (str(place.scope), place.unit),
-    ).fetchone()
-    if row is None:
-        return None
-    token, rows, matched, changed, groups, done = row
+    ).fetchall()
+
+
+def _cursor(row: tuple[Any, ...]) -> BackfillCursor:
+    _, _, token, rows, matched, changed, groups, done = row
     return BackfillCursor(EventId(token), rows, matched, changed, matched - changed, groups, bool(done))
 
 
 def begin(connection: sqlite3.Connection, place: Place, token: EventId, program: BackfillProgram) -> BackfillCursor:
     """Put a new cursor before the first key. Raises as `Transaction.begin_backfill`."""
-    if (problem := key_problem(connection, program)) is not None:
-        raise _bad_key(program, problem)
-    _check_nulls(connection, program)
     table = _Table(program)
-    first, last = table.first(connection), table.last(connection)
-    after = _below(connection, program, first)
-    (rows,) = connection.execute(f"SELECT count(*) FROM {table.name}").fetchone()  # noqa: S608  (a quoted name)
-    _drop(connection, place)
-    connection.execute(
-        "INSERT INTO _journal_cursors (scope, unit, token, total, matched, changed, transaction_groups, done)"
-        " VALUES (?, ?, ?, ?, 0, 0, 0, 0)",
-        (str(place.scope), place.unit, bytes(token), rows),
-    )
+    rows = table.rows(connection)
+    after: tuple[Value, ...] = (None,) * len(program.key)
+    last = after
+    if rows:  # without any, there is nothing that a key could fail to tell apart
+        if (problem := key_problem(connection, program)) is not None:
+            raise _bad_key(program, problem)
+        _check_nulls(connection, program)
+        after, last = _below(connection, program, table.first(connection)), table.last(connection)
+    connection.execute("DELETE FROM _journal_cursors WHERE scope = ? AND unit = ?", (str(place.scope), place.unit))
     connection.executemany(
-        "INSERT INTO _journal_cursor_keys (scope, unit, part, after, upto) VALUES (?, ?, ?, ?, ?)",
+        "INSERT INTO _journal_cursors (scope, unit, part, after, upto) VALUES (?, ?, ?, ?, ?)",
         [(str(place.scope), place.unit, part, *bounds) for part, bounds in enumerate(zip(after, last, strict=True))],
+    )
+    connection.execute(
+        "UPDATE _journal_cursors SET token = ?, total = ?, matched = 0, changed = 0, transaction_groups = 0, done = 0"
+        " WHERE scope = ? AND unit = ? AND part = 0",
+        (bytes(token), rows, str(place.scope), place.unit),
     )
     return BackfillCursor(token, rows, 0, 0, 0, 0, done=False)
 
@@ -88,9 +94,11 @@ def advance(connection: sqlite3.Connection, place: Place, program: BackfillProgr
     if cursor.done:
         return cursor
     table = _Table(program)
-    upto = table.skip(connection, after, last, program.batch)
-    matched = program.batch if upto is not None else table.count(connection, after, last)
-    upto = upto or last
+    found = table.skip(connection, after, last, program.batch) if cursor.rows else None
+    if found is not None:
+        matched, upto = program.batch, found
+    else:
+        matched, upto = table.count(connection, after, last) if cursor.rows else 0, last
     changed = _run(connection, program, after, upto) if matched else 0
     if changed > matched:
         raise failure(
@@ -120,41 +128,36 @@ def _move(
     connection: sqlite3.Connection, place: Place, after: tuple[Value, ...], cursor: BackfillCursor
 ) -> BackfillCursor:
     connection.execute(
-        "UPDATE _journal_cursors SET matched = ?, changed = ?, transaction_groups = ?, done = ?"
-        " WHERE scope = ? AND unit = ?",
-        (cursor.matched, cursor.changed, cursor.transaction_groups, cursor.done, str(place.scope), place.unit),
+        "UPDATE _journal_cursors SET after = ?, matched = ?, changed = ?, transaction_groups = ?, done = ?"
+        " WHERE scope = ? AND unit = ? AND part = 0",
+        (
+            after[0],
+            cursor.matched,
+            cursor.changed,
+            cursor.transaction_groups,
+            cursor.done,
+            str(place.scope),
+            place.unit,
+        ),
     )
-    for part, value in enumerate(after):
+    for part, value in enumerate(after[1:], 1):
         connection.execute(
-            "UPDATE _journal_cursor_keys SET after = ? WHERE scope = ? AND unit = ? AND part = ?",
+            "UPDATE _journal_cursors SET after = ? WHERE scope = ? AND unit = ? AND part = ?",
             (value, str(place.scope), place.unit, part),
         )
     return cursor
 
 
-def _drop(connection: sqlite3.Connection, place: Place) -> None:
-    for table in ("_journal_cursors", "_journal_cursor_keys"):
-        connection.execute(
-            f"DELETE FROM {table} WHERE scope = ? AND unit = ?",  # noqa: S608  (one of our two)
-            (str(place.scope), place.unit),
-        )
-
-
 def _state(connection: sqlite3.Connection, place: Place, program: BackfillProgram) -> _State:
-    cursor = read(connection, place)
-    keys = connection.execute(
-        "SELECT after, upto FROM _journal_cursor_keys WHERE scope = ? AND unit = ? ORDER BY part",
-        (str(place.scope), place.unit),
-    ).fetchall()
-    if cursor is None or len(keys) != len(program.key):
+    rows = _rows(connection, place)
+    if len(rows) != len(program.key):
         raise failure(
             Code.UNEXPECTED_RESULT,
             f"the target has no cursor of backfill {place.unit} with this key: it was not begun here, or another copy of "
             "the database took its place",
             unit=place.unit,
         )
-    after, upto = zip(*keys, strict=True)
-    return _State(cursor, after, upto)
+    return _State(_cursor(rows[0]), tuple(row[0] for row in rows), tuple(row[1] for row in rows))
 
 
 def _run(
@@ -178,18 +181,21 @@ class _Table:
         columns = [f"t.{quoted(column)}" for column in program.key]
         self._key = ", ".join(columns)
         self._descending = ", ".join(f"{column} DESC" for column in columns)
-        self._width = len(columns)
         marks = ", ".join("?" * len(columns))
         self._range = f"({self._key}) > ({marks}) AND ({self._key}) <= ({marks})"
-        self.name = f"main.{quoted(program.table)}"
+        self._name = f"main.{quoted(program.table)}"
+
+    def rows(self, connection: sqlite3.Connection) -> int:
+        """How many rows there are."""
+        return int(connection.execute(f"SELECT count(*) FROM {self._name}").fetchone()[0])  # noqa: S608
 
     def first(self, connection: sqlite3.Connection) -> tuple[Value, ...]:
-        """The first key; of NULLs when the table is empty."""
-        return self._one(connection, f"ORDER BY {self._key} LIMIT 1") or (None,) * self._width
+        """The first key of a table that has rows."""
+        return self._one(connection, f"ORDER BY {self._key} LIMIT 1") or ()
 
     def last(self, connection: sqlite3.Connection) -> tuple[Value, ...]:
-        """The last key; of NULLs when the table is empty."""
-        return self._one(connection, f"ORDER BY {self._descending} LIMIT 1") or (None,) * self._width
+        """The last key of a table that has rows."""
+        return self._one(connection, f"ORDER BY {self._descending} LIMIT 1") or ()
 
     def skip(
         self, connection: sqlite3.Connection, after: tuple[Value, ...], last: tuple[Value, ...], rows: int
@@ -200,11 +206,11 @@ class _Table:
 
     def count(self, connection: sqlite3.Connection, after: tuple[Value, ...], last: tuple[Value, ...]) -> int:
         """How many rows the range has."""
-        query = f"SELECT count(*) FROM {self.name} AS t WHERE {self._range}"  # noqa: S608  (quoted names)
+        query = f"SELECT count(*) FROM {self._name} AS t WHERE {self._range}"  # noqa: S608  (quoted names)
         return int(connection.execute(query, (*after, *last)).fetchone()[0])
 
     def _one(self, connection: sqlite3.Connection, rest: str, *parameters: Value) -> tuple[Value, ...] | None:
-        query = f"SELECT {self._key} FROM {self.name} AS t {rest}"  # noqa: S608  (quoted names)
+        query = f"SELECT {self._key} FROM {self._name} AS t {rest}"  # noqa: S608  (quoted names)
         row: tuple[Value, ...] | None = connection.execute(query, parameters).fetchone()
         return row
 

@@ -25,19 +25,15 @@ _TABLES: Final = (
     """CREATE TABLE _journal_witnesses (
         scope TEXT, unit TEXT, token BLOB NOT NULL, PRIMARY KEY (scope, unit)
     ) STRICT, WITHOUT ROWID""",
+    # One row for each column of the key; the first has what is said of the whole. One table, so that a batch dirties one
+    # page more than its own. ANY keeps a value as it is: a text stays a text, a real a real.
     """CREATE TABLE _journal_cursors (
-        scope TEXT, unit TEXT, token BLOB NOT NULL, total INTEGER NOT NULL, matched INTEGER NOT NULL,
-        changed INTEGER NOT NULL, transaction_groups INTEGER NOT NULL, done INTEGER NOT NULL, PRIMARY KEY (scope, unit)
-    ) STRICT, WITHOUT ROWID""",
-    # One row for each column of the key. ANY keeps a value as it is: a text stays a text, a real a real.
-    """CREATE TABLE _journal_cursor_keys (
-        scope TEXT, unit TEXT, part INTEGER, after ANY, upto ANY, PRIMARY KEY (scope, unit, part)
+        scope TEXT, unit TEXT, part INTEGER, after ANY, upto ANY, token BLOB, total INTEGER, matched INTEGER,
+        changed INTEGER, transaction_groups INTEGER, done INTEGER, PRIMARY KEY (scope, unit, part)
     ) STRICT, WITHOUT ROWID""",
 )
 
-TABLES: Final = frozenset(
-    {"_journal_format", "_journal_fences", "_journal_witnesses", "_journal_cursors", "_journal_cursor_keys"}
-)
+TABLES: Final = frozenset({"_journal_format", "_journal_fences", "_journal_witnesses", "_journal_cursors"})
 
 
 def make(connection: sqlite3.Connection) -> None:
@@ -64,19 +60,19 @@ def is_there(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def raise_fence(connection: sqlite3.Connection, guard: Guard) -> None:
+def raise_fence(connection: sqlite3.Connection, guard: Guard, *, adopt: bool) -> None:
     """Raise the fence of a scope, in the transaction that is open. Raises as `Database.raise_fence`."""
     make(connection)
     known = _fence(connection, guard.scope)
     if known is not None:
         incarnation, fence = known
-        if incarnation != guard.incarnation:
+        if incarnation != guard.incarnation and not adopt:
             raise _foreign(guard, incarnation)
-        if fence > guard.fence:
+        if incarnation == guard.incarnation and fence > guard.fence:
             raise _fenced(guard, fence)
     connection.execute(
         "INSERT INTO _journal_fences (scope, incarnation, fence) VALUES (?, ?, ?)"
-        " ON CONFLICT DO UPDATE SET fence = excluded.fence",
+        " ON CONFLICT DO UPDATE SET incarnation = excluded.incarnation, fence = excluded.fence",
         (str(guard.scope), bytes(guard.incarnation), int(guard.fence)),
     )
 
@@ -121,7 +117,7 @@ def _foreign(guard: Guard, incarnation: Incarnation) -> JournalError:
     return failure(
         Code.FOREIGN_TARGET,
         f"scope {guard.scope}: the target was migrated under this name by another journal (incarnation {incarnation}, "
-        f"this is {guard.incarnation}): check which journal and which database belong together",
+        f"this is {guard.incarnation}): check which journal and which database belong together, or adopt the database with `journal import`",
         scope=str(guard.scope),
         incarnation=str(incarnation),
     )

@@ -144,9 +144,10 @@ def forbidden(action: int, first: str | None, second: str | None, database: str 
         return "a migration loads no extensions: leave it out" if second == "load_extension" else None
     if action in _SWEEPING:
         return None
-    return next((f"{name} is the journal's own: leave it alone" for name in (first, second) if is_own(name)), None)
+    own = first if is_own(first) else second if is_own(second) else None
+    return None if own is None else f"{own} is the journal's own: leave it alone"
 
 
 def is_own(name: str | None) -> bool:
     """Whether a table or another object carries a name that is kept for the journal."""
-    return name is not None and fold(name).startswith(PREFIX)
+    return name is not None and name[: len(PREFIX)].lower() == PREFIX

@@ -8,7 +8,7 @@ so it is cross-checked by the number of rows, and never relied on when anything 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Final
 
@@ -49,7 +49,7 @@ class Observer:
         self._extended = self._cookie
 
     @contextmanager
-    def following(self) -> Iterator[None]:
+    def following(self) -> Generator[None, None, None]:
         """Run statements inside, so that what they add can be read by itself."""
         is_current = self._extended is not None and self._read_cookie() == self._extended
         self._watch.actions.clear()

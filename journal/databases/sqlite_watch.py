@@ -8,13 +8,13 @@ that it runs.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final, TypeAlias
 
 Rule: TypeAlias = Callable[[int, str | None, str | None, str | None], str | None]
 
-WRITES: Final = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
+_WRITES: Final = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
 
 # Whatever else happens, rows of the schema table that were there stay as they are.
 _NOT_ADDITIVE: Final = frozenset(
@@ -45,7 +45,7 @@ class Watch:
         connection.set_authorizer(self._report)
 
     @contextmanager
-    def judging(self, rule: Rule | None) -> Iterator[None]:
+    def judging(self, rule: Rule | None) -> Generator[None, None, None]:
         """Compile one statement inside; what `rule` gives a reason for is refused, and the reason kept."""
         self.writes, self.refusal, self._rule = False, None, rule
         try:
@@ -60,7 +60,9 @@ class Watch:
 
     def _report(self, action: int, first: str | None, second: str | None, database: str | None, _: str | None) -> int:
         self.actions.add(action)
-        if action in WRITES and first not in _SCHEMA_TABLES:
+        if first in _SCHEMA_TABLES:  # SQLite lets nobody write there but itself
+            return sqlite3.SQLITE_OK
+        if action in _WRITES:
             self.writes = True
         if self._rule is not None and (reason := self._rule(action, first, second, database)) is not None:
             self.refusal = self.refusal or reason

@@ -7,8 +7,9 @@ stopped inside a transaction (well under a millisecond) keeps the file locked un
 so, and nothing else can be done about it on a file.
 
 One thread owns the writing connection. Appends that wait while a commit is under way go into the next one together, so
-64 callers pay for one `fsync`. The same thread reads back what it committed, from the database, and hands it to the
-tails in the step that completes the append; what other processes commit it sees by SQLite's data version.
+64 callers pay for one `fsync`. The same thread hands what it committed to the tails in the step that completes the
+append. When the transaction found a tail's last row to be the log's last, the tail gets the very rows that were inserted;
+anything else is read from the database. What other processes commit it sees by SQLite's data version.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from queue import Empty
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from journal.errors import Code, JournalError, OutcomeUnknownError, failure
 from journal.identities import Position, Scope
@@ -35,9 +37,11 @@ _FETCH: Final = 32
 _MAX_WAITING: Final = 20_000
 
 
-_INSERT: Final = "INSERT INTO events (key, data, mac) VALUES (?, ?, ?)"
+_INSERT: Final = "INSERT INTO events (key, data, mac) VALUES "
+_ROWS: Final = 25  # that one statement inserts; 100 of these take a fifth less time than 100 statements
 _INSERT_ONE: Final = """
-INSERT INTO events (key, data, mac) SELECT coalesce(max(key) + 1, ?), ?, ? FROM events WHERE key >= ? AND key < ?
+INSERT INTO events (key, data, mac)
+VALUES ((SELECT coalesce(max(key) + 1, ?) FROM events WHERE key >= ? AND key < ?), ?, ?)
 """
 
 
@@ -164,6 +168,16 @@ def _rows(connection: sqlite3.Connection, key: int, last: int) -> list[_Row]:
     return rows
 
 
+def _insert_rows(connection: sqlite3.Connection, base: int, rows: list[StoredEvent]) -> None:
+    values = f"({base} + ?, ?, ?)"  # written into the statement, so that the rows are its parameters as they are
+    whole = len(rows) // _ROWS * _ROWS
+    if whole:
+        statement = _INSERT + ", ".join([values] * _ROWS)
+        for first in range(0, whole, _ROWS):
+            connection.execute(statement, list(chain.from_iterable(rows[first : first + _ROWS])))
+    connection.executemany(_INSERT + values, rows[whole:])
+
+
 def _is_end(rows: list[_Row]) -> bool:
     """Whether `_rows` stopped because there was no more; a second query would say the same."""
     return len(rows) < _FETCH
@@ -229,10 +243,14 @@ class _Tail:
         """Whether more rows may be handed over; keeps a slow follower from filling the memory."""
         return self._pushed - self._taken < _MAX_WAITING
 
-    def hand_over(self, rows: list[_Row], handover: _Handover) -> None:
-        self.key = rows[-1][0]
-        self._pushed += len(rows)
-        handover.calls.append((self.loop, self._push, _stored(self.base, rows)))
+    def hand_over(self, batch: list[StoredEvent], handover: _Handover) -> None:
+        self.key = self.base + batch[-1][0]
+        self._pushed += len(batch)
+        handover.add(self.loop, self._push, batch)
+
+    def is_next(self, batch: list[StoredEvent]) -> bool:
+        """Whether these are the very next rows, and few enough to be handed over at once."""
+        return self.base + batch[0][0] == self.key + 1 and self.has_room and len(batch) <= _BATCH
 
     def _push(self, batch: list[StoredEvent]) -> None:
         self._batches.append(batch)
@@ -266,24 +284,29 @@ class _Tail:
 
 @dataclass(slots=True)
 class _Append:
+    """Events to be appended; `rows` is what they became in the transaction, in order."""
+
     scope: Scope
     events: Sequence[Outgoing]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[None]
+    rows: list[StoredEvent] = field(default_factory=list)
     error: BaseException | None = None
 
 
-@dataclass(slots=True)
 class _Handover:
-    """What the loop gets in one call: rows for tails first, then the ends of appends, so that a verdict never waits."""
+    """What a loop gets in one call: rows for tails first, then the ends of appends, so that a verdict never waits."""
 
-    calls: list[tuple[asyncio.AbstractEventLoop, Callable[..., None], Any]] = field(default_factory=list)
+    __slots__ = ("_calls",)
+
+    def __init__(self) -> None:
+        self._calls: dict[asyncio.AbstractEventLoop, list[tuple[Callable[..., None], Any]]] = {}
+
+    def add(self, loop: asyncio.AbstractEventLoop, call: Callable[..., None], argument: Any) -> None:
+        self._calls.setdefault(loop, []).append((call, argument))
 
     def send(self) -> None:
-        by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Callable[..., None], Any]]] = {}
-        for loop, call, argument in self.calls:
-            by_loop.setdefault(loop, []).append((call, argument))
-        for loop, calls in by_loop.items():
+        for loop, calls in self._calls.items():
             deliver(loop, _run_all, calls)
 
 
@@ -343,7 +366,7 @@ class _WriterThread(SQLiteThread):
                 self._commit(connection, appends)
                 appends = []
                 if job is None:
-                    _Handover([(tail.loop, tail.close, None) for tail in self._tails]).send()
+                    self._close_tails()
                     return
                 job(connection)
             self._commit(connection, appends)
@@ -353,13 +376,14 @@ class _WriterThread(SQLiteThread):
 
     def _take_jobs(self) -> list[Any]:
         """All jobs that wait, the first of them awaited; none when it is time to look for foreign events."""
-        jobs: list[Any] = []
+        waiting = self._jobs
         try:
-            jobs.append(self._jobs.get(timeout=self._pause()))
-            while True:
-                jobs.append(self._jobs.get_nowait())
+            jobs: list[Any] = [waiting.get(timeout=self._pause())]
         except Empty:
-            return jobs
+            return []
+        while not waiting.empty():  # nobody else takes from it
+            jobs.append(waiting.get())
+        return jobs
 
     def _pause(self) -> float | None:
         if not self._tails:
@@ -377,17 +401,31 @@ class _WriterThread(SQLiteThread):
         else:
             self._commit_many(connection, appends)
         handover = _Handover()
-        scopes = {append.scope for append in appends}
-        self._feed(connection, [tail for tail in self._tails if tail.scope in scopes], handover)
-        handover.calls += [(append.loop, _finish, append) for append in appends]
+        by_scope: dict[Scope, list[_Append]] = {}
+        for append in appends:
+            by_scope.setdefault(append.scope, []).append(append)
+        for tail in self._tails:
+            if tail.scope in by_scope:
+                self._show(connection, tail, by_scope[tail.scope], handover)
+        for append in appends:
+            handover.add(append.loop, _finish, append)
         handover.send()
+
+    def _show(self, connection: sqlite3.Connection, tail: _Tail, appends: list[_Append], handover: _Handover) -> None:
+        """Hand a tail what was appended to its scope. The rows of one transaction have nothing foreign between them."""
+        rows = appends[0].rows if len(appends) == 1 else [row for append in appends for row in append.rows]
+        if any(append.error is not None for append in appends) or (rows and not tail.is_next(rows)):
+            self._feed(connection, [tail], handover)
+        elif rows:
+            tail.hand_over(rows, handover)
 
     def _commit_one(self, connection: sqlite3.Connection, append: _Append) -> None:
         """The common case in one statement, which is a transaction of its own."""
         try:
             base = self._base_of(connection, append.scope)
             ((data, mac),) = append.events
-            connection.execute(_INSERT_ONE, (base, data, mac, base, base + (1 << _SHIFT)))
+            cursor = connection.execute(_INSERT_ONE, (base, base, base + (1 << _SHIFT), data, mac))
+            append.rows = _stored(base, [(cast("int", cursor.lastrowid), data, mac)])
         except JournalError as error:
             append.error = error
         except sqlite3.Error as error:
@@ -398,8 +436,9 @@ class _WriterThread(SQLiteThread):
     def _commit_many(self, connection: sqlite3.Connection, appends: list[_Append]) -> None:
         try:
             connection.execute("BEGIN IMMEDIATE")
+            ends: dict[Scope, int] = {}
             for append in appends:
-                self._insert(connection, append)
+                self._insert(connection, append, ends)
         except Exception as error:  # noqa: BLE001  (whatever it is, nothing is written before COMMIT: an explicit no)
             refusal = translate(error, self.path) if isinstance(error, sqlite3.Error) else _refusal(error)
             self._abort(connection, appends, refusal, error)
@@ -409,15 +448,19 @@ class _WriterThread(SQLiteThread):
         except sqlite3.Error as error:
             self._abort(connection, appends, self._after_commit(error), error)
 
-    def _insert(self, connection: sqlite3.Connection, append: _Append) -> None:
+    def _insert(self, connection: sqlite3.Connection, append: _Append, ends: dict[Scope, int]) -> None:
+        """`ends` has the next position of each scope that this transaction has asked for."""
+        scope = append.scope
         try:
-            base = self._base_of(connection, append.scope)
+            base = self._base_of(connection, scope)
         except JournalError as error:
             append.error = error
             return
-        first = _last(connection, base) + 1
-        rows = [(key, data, mac) for key, (data, mac) in enumerate(append.events, first)]
-        connection.executemany(_INSERT, rows)
+        first = ends[scope] if scope in ends else _last(connection, base) + 1 - base
+        new = tuple.__new__  # as in `_stored`
+        append.rows = [new(StoredEvent, (position, *event)) for position, event in enumerate(append.events, first)]
+        ends[scope] = first + len(append.rows)
+        _insert_rows(connection, base, append.rows)
 
     def _base_of(self, connection: sqlite3.Connection, scope: Scope) -> int:
         base = self._bases.get(scope)
@@ -463,7 +506,7 @@ class _WriterThread(SQLiteThread):
                         break
                     whole = _without_gap(tail.key, rows)
                     if whole:
-                        tail.hand_over(whole, handover)
+                        tail.hand_over(_stored(tail.base, whole), handover)
                     if len(whole) < len(rows):
                         raise _deleted(tail.scope, tail.key + 1 - tail.base)
                     if _is_end(rows):
@@ -473,8 +516,16 @@ class _WriterThread(SQLiteThread):
                 self._fail_tails([tail], error)
 
     def _fail_tails(self, tails: list[_Tail], error: BaseException) -> None:
-        handover = _Handover([(tail.loop, tail.fail, self._translated(error)) for tail in tails])
+        handover = _Handover()
+        for tail in tails:
+            handover.add(tail.loop, tail.fail, self._translated(error))
         self._tails = [tail for tail in self._tails if tail not in tails]
+        handover.send()
+
+    def _close_tails(self) -> None:
+        handover = _Handover()
+        for tail in self._tails:
+            handover.add(tail.loop, tail.close, None)
         handover.send()
 
 

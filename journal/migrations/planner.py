@@ -74,7 +74,7 @@ def check_ledger(
 ) -> tuple[MigrationSource, ...]:
     """Check files in graph order (`check_files`) against a ledger, in the order in which its migrations entered it.
 
-    Returns the migrations as the ledger has them, in graph order: the same, but for one behind a file that slid in.
+    Returns the migrations as the ledger has them, in the same order: the same, but for one behind a file that slid in.
 
     Raises:
         IntegrityError: `journal_ledger_ahead`: the ledger has migrations without a file. `journal_migration_edited`:
@@ -165,7 +165,7 @@ def resolve_id(text: str, ids: Sequence[MigrationId], app: str) -> MigrationId:
 
 @dataclass(frozen=True, slots=True)
 class _Match:
-    """Files and ledger that agree: `files` in graph order, `applied` in the order of the ledger."""
+    """Files and ledger that agree: `files` in the order of the files, `applied` in the order of the ledger."""
 
     files: dict[MigrationId, MigrationSource]
     applied: dict[MigrationId, MigrationSource]
@@ -174,8 +174,7 @@ class _Match:
 def _match(ordered: Sequence[MigrationSource], ledger: Sequence[Known]) -> _Match:
     files = {source.id: source for source in ordered}
     _check_known(files, ledger)
-    if moved := _moved(files, ledger):
-        files = {source.id: source for source in _ordered(files | moved)}
+    files |= _moved(files, ledger)  # each keeps its place: what slid in before it still stands before it
     applied = {known.id: files[known.id] for known in ledger}
     _check_closed(applied)
     return _Match(files, applied)

@@ -55,12 +55,12 @@ async def doomed(project: Project, command: str, fuse: Fuse) -> Outcome | None:
     blown = asyncio.create_task(fuse.blown.wait())
     async with asyncio.timeout(20):
         await asyncio.wait([work, blown], return_when=asyncio.FIRST_COMPLETED)
-    outcome = work.result() if work.done() and not work.cancelled() and work.exception() is None else None
+    outcome = work.result() if work.done() and not fuse.blown.is_set() else None
     while remains := asyncio.all_tasks() - others:  # a dead process has no tasks
         for task in remains:
             task.cancel()
-        await asyncio.wait(remains)
-        for task in remains:
+        ended, _ = await asyncio.wait(remains, timeout=0.01)  # one that closes ports starts others that wait for the dead
+        for task in ended:
             error = None if task.cancelled() else task.exception()
             assert error is None or isinstance(error, DeadError), error
     for port in inner:

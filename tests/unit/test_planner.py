@@ -441,12 +441,16 @@ def test_files_slide_in_between_numbers_not_between_names():
     assert names(plan_apply(late, ledger, None, allow_out_of_order=True).planned) == "9999_b"
 
 
-def test_the_order_of_what_is_missing_follows_the_dependencies_as_they_were_recorded():
+def test_what_slid_in_stays_before_what_it_slid_in_before_whatever_it_depends_on_itself():
     files = check_files([file("0001"), file("0002", "0009"), file("0003", "0002"), file("0009", "0001")])
     ledger = recorded(folder("0001", "0003"))
-    assert names(files) == "0001 0009 0002 0003"
-    assert names(check_ledger(files, ledger, allow_out_of_order=False)) == "0001 0003 0009 0002"
-    assert names(plan_apply(files, ledger, None).planned) == "0009 0002"
+    error = refused(lambda: plan_apply(files, ledger, None), Code.OUT_OF_ORDER)
+    assert [entry["migration"] for entry in error.details["migrations"]] == ["example/0009", "example/0002"]
+    as_recorded = check_ledger(files, ledger, allow_out_of_order=True)
+    for again in (files, as_recorded):
+        assert names(again) == "0001 0009 0002 0003"
+        assert names(plan_apply(again, ledger, None, allow_out_of_order=True).planned) == "0009 0002"
+        refused(partial(plan_apply, again, ledger, None), Code.OUT_OF_ORDER)
 
 
 # --- targets ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,156 @@
+"""What a command finds before it does anything: settings, files, scope, and what counts there.
+
+Looking changes nothing and needs no lease. A log or a scope that does not exist yet is an empty ledger, so that a plan
+can be seen before anything was made. Only what looking takes is imported here: a command that finds nothing to do is
+over before the rest would have been.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from journal.admission import ScopeState
+from journal.errors import Code, InvalidContractError, JournalError, failure
+from journal.identities import Digest, MigrationId, Scope
+from journal.migrations.files import Folder, read_folder
+from journal.migrations.planner import Known, check_files, plan_apply, plan_rollback, resolve_id
+from journal.state import empty_state
+
+if TYPE_CHECKING:
+    from journal.journal import Journal
+    from journal.migrations.source import MigrationSource
+    from journal.ports import Grant
+    from journal.settings import Settings
+
+_NAMED_SCOPES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """One look. `state` is empty when the log or the scope is not there yet."""
+
+    settings: Settings
+    scope: Scope
+    state: ScopeState
+    folder: Folder
+
+    @property
+    def sources(self) -> tuple[MigrationSource, ...]:
+        """The migrations of the folder."""
+        return self.folder.migrations
+
+    def resolve(self, text: str | None) -> MigrationId | None:
+        """The migration that an operator means. Raises `journal_unknown_migration`."""
+        if text is None:
+            return None
+        return resolve_id(text, [source.id for source in self.sources], self.settings.app_label)
+
+    def missing(self, target: MigrationId | None, *, allow_out_of_order: bool) -> list[MigrationId]:
+        """What an apply would plan anew, were no plan open. Raises as `plan_apply`."""
+        ordered = check_files(self.sources)
+        plan = plan_apply(ordered, _ledger(self.state), target, allow_out_of_order=allow_out_of_order)
+        return [source.id for source in plan.planned]
+
+    def retired(self, to: MigrationId | None, steps: int | None) -> list[MigrationId]:
+        """What a rollback would take off, were no plan open. Raises as `plan_rollback`."""
+        plan = plan_rollback(check_files(self.sources), _ledger(self.state), to=to, steps=steps)
+        return [source.id for source in plan.retired]
+
+
+def _ledger(state: ScopeState) -> list[Known]:
+    return [Known(MigrationId.parse(id), Digest(entry.digest)) for id, entry in state.active.items()]
+
+
+async def look(settings: Settings, *, needs_database: bool = True, needs_files: bool = True) -> Project:
+    """Read the files and what counts.
+
+    `needs_database`: refuse settings that name no usable target. Without `needs_files` files that cannot be read are
+    none; for commands that work without them, and say more with them.
+    """
+    if needs_database:
+        settings.database_file  # noqa: B018  (it raises)
+    try:
+        folder = read_folder(settings.dir, settings.app_label)
+    except InvalidContractError:
+        if needs_files:
+            raise
+        folder = Folder((), ())
+    scope, state = await state_of(settings)
+    return Project(settings, scope, state, folder)
+
+
+async def state_of(settings: Settings) -> tuple[Scope, ScopeState]:
+    """The scope that is meant and what counts there."""
+    from journal.bootstrap import open_journal  # noqa: PLC0415
+    from journal.settings import DEFAULT_SCOPE  # noqa: PLC0415
+
+    if not _has_log(settings):
+        scope = settings.scope or Scope(DEFAULT_SCOPE)
+        return scope, empty_state(scope)
+    async with open_journal(settings, read_only=True) as opened:
+        scopes = await opened.scopes()
+        scope = named_scope(scopes, settings) or Scope(DEFAULT_SCOPE)
+        return scope, await opened.state(scope) if scope in scopes else empty_state(scope)
+
+
+def _has_log(settings: Settings) -> bool:
+    """Whether there is anything at its path; what it is says whoever opens it."""
+    return os.path.lexists(settings.log_file)
+
+
+def named_scope(scopes: Sequence[Scope], settings: Settings) -> Scope | None:
+    """The scope that was named, or the only one of the log; None when there is none."""
+    if settings.scope is not None:
+        return settings.scope
+    if len(scopes) > 1:
+        more = f" and {len(scopes) - _NAMED_SCOPES} more" if len(scopes) > _NAMED_SCOPES else ""
+        raise click.UsageError(f"say which scope with --scope: {', '.join(scopes[:_NAMED_SCOPES])}{more}")
+    return scopes[0] if scopes else None
+
+
+async def only_scope(opened: Journal, settings: Settings) -> Scope:
+    """The scope that a command which only reads is about. Raises `journal_unknown_scope` when there is none."""
+    scope = named_scope([] if settings.scope else await opened.scopes(), settings)
+    if scope is None:
+        raise failure(Code.UNKNOWN_SCOPE, f"there is no scope in {settings.log_file} yet", log=str(settings.log_file))
+    return scope
+
+
+# --- for those who only want to know ----------------------------------------------------------------------------------
+
+
+async def survey(settings: Settings) -> tuple[ScopeState, Grant | None]:
+    """What counts, and the lease as the store has it. Without any scope: nothing yet, if there are migrations to come.
+
+    Raises `journal_missing_file` and `journal_unknown_scope` as reading does.
+    """
+    from journal.bootstrap import open_journal  # noqa: PLC0415
+    from journal.settings import DEFAULT_SCOPE  # noqa: PLC0415
+
+    nothing = empty_state(settings.scope or Scope(DEFAULT_SCOPE))
+    has_folder = settings.dir.is_dir()
+    if has_folder and not _has_log(settings):
+        return nothing, None
+    async with open_journal(settings, read_only=True) as opened:
+        if has_folder and not await opened.scopes():
+            return nothing, None
+        scope = await only_scope(opened, settings)
+        return await opened.state(scope), await opened.lease_in_store(scope)
+
+
+def pending_of(settings: Settings, state: ScopeState) -> tuple[list[MigrationSource] | None, str | None]:
+    """The files that are not in the ledger, in order; or, in one line, why they are not known. Both None: no folder."""
+    if not settings.dir.is_dir():
+        return None, None
+    try:
+        ordered = check_files(read_folder(settings.dir, settings.app_label).migrations)
+    except JournalError as error:
+        lines = error.message.split("\n")
+        more = f" and {len(lines) - 2} more" if len(lines) > 2 else ""
+        return None, " ".join(line.strip() for line in lines[:2]) + more
+    return [source for source in ordered if str(source.id) not in state.active], None
