@@ -84,6 +84,15 @@ class Session:
         self.control.check()
         self.lease.check()
 
+    async def confirm(self) -> None:
+        """Ask the log once more whether the lease still counts; raises FencedError when it does not.
+
+        A look at the target says something about this run's own work only if nobody else had taken over by then. So
+        before an operator is called, or evidence is said to contradict itself, the log is asked after the look.
+        """
+        await self.journal.state(self.lease.scope)
+        self.lease.check()
+
     def send(self, record: ScopedRecord, then: Callable[[], None] | None = None) -> None:
         """Append without waiting; `then` is called once the record counts."""
         self._sent.append((self.journal.send(self.lease, record), then))
@@ -109,11 +118,17 @@ class Session:
                     if then is not None:
                         then()
         except asyncio.CancelledError:
-            for future, _ in sent:
-                future.cancel()  # nobody will ask for their verdicts any more
+            self._sent = sent
+            self.forget()
             raise
         if first is not None:
             raise first
+
+    def forget(self) -> None:
+        """Give up on what was sent: nobody will ask for the verdicts any more."""
+        sent, self._sent = self._sent, []
+        for future, _ in sent:
+            future.cancel()
 
 
 async def run_unit(session: Session, unit: WorkUnit, known: Known) -> None:
@@ -145,6 +160,7 @@ async def _run_schema(session: Session, unit: SchemaUnit, known: Known) -> UnitA
         await session.append(unit.record(session.lease, _ABORTED))
     match decision:
         case RecoveryDecision.REQUIRES_EXPLICIT_RECOVERY:
+            await session.confirm()
             raise _explicit(unit, last, _relation(unit, observed))
         case RecoveryDecision.REPAIR_CHECKPOINT:
             if known.last in (_COMMITTED, _FORMAL):
@@ -249,6 +265,7 @@ async def _run_backfill(session: Session, unit: BackfillUnit, known: Known) -> U
         await session.append(unit.record(session.lease, _ABORTED))
     match decision:
         case RecoveryDecision.REQUIRES_EXPLICIT_RECOVERY:
+            await session.confirm()
             raise _explicit(unit, last, "its cursor is " + ("complete" if completion else "not complete"))
         case RecoveryDecision.REPAIR_CHECKPOINT:
             if known.last is _COMMITTED:

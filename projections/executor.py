@@ -140,6 +140,10 @@ class Executor:
             await work
         except JournalError as raised:
             error = raised
+        except BaseException:
+            if self._opened is not None:
+                self._opened.forget()
+            raise
         try:
             if self._opened is not None:
                 await self._opened.settle()
@@ -178,7 +182,7 @@ class Executor:
         works = [forward(item) for item in planned]
         check_limits(works, self._control)
         await check_keys(planned, self._database)
-        live = await self._live(applied, plan.applied)
+        live = await self._live(session, applied, plan.applied)
         verified = verify_plan(applied=[item.manifest for item in applied], planned=[item.manifest for item in planned])
         record = PlanRecord.from_verified_plan(self._lease, verified, _canonical(plan.applied), live)
         session.check()
@@ -273,7 +277,7 @@ class Executor:
         await self._rehearsal.check_reverses(plan.applied, len(plan.retired))
         works = [reverse(item) for item in reversed(prepared[len(prepared) - len(plan.retired) :])]
         check_limits(works, self._control)
-        live = await self._live(prepared, plan.applied)
+        live = await self._live(session, prepared, plan.applied)
         verified = verify_rollback_plan(
             applied=[item.manifest for item in prepared],
             rollbacks=[work.rollback for work in works if work.rollback is not None],
@@ -312,11 +316,14 @@ class Executor:
         self._opened = session
         return session
 
-    async def _live(self, applied: Sequence[Prepared], sources: Sequence[MigrationSource]) -> ManagedState:
+    async def _live(
+        self, session: Session, applied: Sequence[Prepared], sources: Sequence[MigrationSource]
+    ) -> ManagedState:
         """The live state, which must be what the ledger says."""
         expected = self._rehearsal.state_after(applied)
         observed = await self._database.observe()
         if observed != expected.semantics:
+            await session.confirm()
             raise await self._stale(sources)
         return ManagedState(expected.scope, expected.declared, observed)
 
@@ -361,6 +368,7 @@ class Executor:
     async def _conclude(self, session: Session, work: Work) -> None:
         observed = await self._database.observe()
         if observed != work.target:
+            await session.confirm()
             raise self._left(work, observed)
         id, direction = work.prepared.source.id, work.direction
 

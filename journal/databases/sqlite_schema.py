@@ -28,7 +28,6 @@ from journal.databases.sqlite_tokens import (
     as_name,
     body,
     fold,
-    spans,
     spelled,
     split,
     term,
@@ -165,12 +164,12 @@ def _definition(row: SchemaRow, sql: str) -> str:
 def _table(sql: str) -> str:
     statement = Statement(sql)
     if statement.folded[:2] == ["create", "virtual"]:
-        return _virtual_table(statement, sql)
+        return _virtual_table(statement)
     statement.header("table")
     return TableReader(statement).definition()
 
 
-def _virtual_table(statement: Statement, sql: str) -> str:
+def _virtual_table(statement: Statement) -> str:
     """A module reads its arguments in its own way, so they stay as they were written."""
     statement.header("virtual", "table")
     statement.expect("using")
@@ -180,11 +179,10 @@ def _virtual_table(statement: Statement, sql: str) -> str:
     start, end = statement.group()
     if not statement.ends():
         raise Unreadable
-    places = spans(sql)
     arguments: list[str] = []
-    for argument in split(statement.written[start:end]):
+    for argument in split(statement.folded[start:end]):
         until = start + len(argument)
-        arguments.append(sql[places[start][0] : places[until - 1][1]] if argument else "")
+        arguments.append(statement.text(start, until) if argument else "")
         start = until + 1
     return f"using {module}({', '.join(arguments)})"
 

@@ -76,6 +76,14 @@ class Session:
                     raise
         self.schema.rolled_back()
 
+    def close(self) -> None:
+        """Close the connection, as a process that comes to its end does."""
+        with contextlib.suppress(sqlite3.Error):
+            # An interrupt that found nothing to interrupt counts until a statement begins; it would keep SQLite from
+            # moving the write-ahead log into the database.
+            self.connection.execute("SELECT 1")
+        self.connection.close()
+
     def atomically(self, work: Callable[[Session], T]) -> T:
         """Do a part of a transaction; when that fails, all of the transaction is rolled back."""
         try:
@@ -221,7 +229,7 @@ class SessionThread:
     def _drop_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            session.connection.close()
+            session.close()
 
     def _translated(self, error: Any) -> BaseException:
         if self._closed and primary(error) == sqlite3.SQLITE_INTERRUPT:

@@ -3,10 +3,14 @@
 A constraint of one column is spelled as the table's constraint, wherever it was written; what SQLite ignores or assumes
 anyway (names of constraints, `NO ACTION`, `ON CONFLICT ABORT`, `COLLATE BINARY`, `VIRTUAL`) is left out. One thing must be
 kept apart: `INTEGER PRIMARY KEY DESC` at a column is no alias of the rowid, `PRIMARY KEY (id DESC)` at the table is one.
+
+SQLite keeps a comment between the words of a declared type as a part of it, and looks into it for the column's affinity:
+`REAL /* in points */ GENERATED ALWAYS AS (...)` is an integer. Only where it does that is a comment a part of the meaning.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from journal.databases.sqlite_tokens import (
@@ -14,6 +18,7 @@ from journal.databases.sqlite_tokens import (
     Statement,
     Unreadable,
     as_strings,
+    fold,
     literal,
     name_of,
     spelled,
@@ -31,7 +36,22 @@ _AFTER_TYPE: Final = frozenset(
 _CONSTANTS: Final = frozenset({"null", "true", "false", "current_date", "current_time", "current_timestamp"})
 _CONFLICTS: Final = frozenset({"rollback", "abort", "fail", "ignore", "replace"})
 _ACTIONS: Final = (("set", "null"), ("set", "default"), ("cascade",), ("restrict",), ("no", "action"))
+_AFFINITIES: Final = (
+    ("integer", ("int",)),
+    ("text", ("char", "clob", "text")),
+    ("blob", ("blob",)),
+    ("real", ("real", "floa", "doub")),
+)
+_COMMENT: Final = re.compile(r"--|/\*")
 _ROWID: Final = frozenset({"rowid", "oid", "_rowid_"})
+
+
+def _affinity(declared: str) -> str:
+    """What SQLite makes of a declared type, by the pieces of it (https://www.sqlite.org/datatype3.html, 3.1)."""
+    for affinity, pieces in _AFFINITIES:
+        if any(piece in declared for piece in pieces):
+            return affinity
+    return "numeric" if declared else "blob"
 
 
 class _Column:
@@ -121,17 +141,27 @@ class TableReader:
         statement.at = at
         if at == start:
             return ""
-        if folded[at] == "as" and folded[at - 2 : at] == ["generated", "always"] and at - 2 >= start:
-            at -= 2
         size = ""
         if folded[at] == "(":
             first, last = statement.group()
             size = f"({spelled(folded[first:last], {})})"
-        if at == start + 1 and not size:
+        elif at == start + 1:
             return name_of(folded[start])
-        # SQLite reads a quoted word as the whole type and forgets what follows, so its quotes are no noise here.
-        written = statement.written
-        return " ".join(written[i] if written[i][0] in "\"'`[" else folded[i] for i in range(start, at)) + size
+        if folded[at] == "as" and folded[at - 2 : at] == ["generated", "always"] and at - 2 >= start:
+            at -= 2
+        if at == start + 1 and not size:
+            declared = name_of(folded[start])
+        else:
+            # SQLite reads a quoted word as the whole type and forgets what follows, so its quotes are no noise here.
+            written = statement.written
+            declared = " ".join(written[i] if written[i][0] in "\"'`[" else folded[i] for i in range(start, at)) + size
+        return self._commented(start, declared) if statement.has_comments else declared
+
+    def _commented(self, start: int, declared: str) -> str:
+        text = fold(self._statement.text(start, self._statement.at))
+        if _COMMENT.search(text) and _affinity(text) != _affinity(declared):
+            return literal(" ".join(text.split()))
+        return declared
 
     def _column_constraint(self, column: _Column, word: str) -> None:
         statement = self._statement

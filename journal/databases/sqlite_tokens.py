@@ -83,11 +83,6 @@ def words(sql: str) -> list[str]:
     return found
 
 
-def spans(sql: str) -> list[tuple[int, int]]:
-    """Where each word of a statement begins and ends in its text."""
-    return [found.span(1) for found in _TOKEN.finditer(sql) if found[1]]
-
-
 def fold(name: str) -> str:
     """Fold the letter case that SQLite does not see: that of ASCII, and no other."""
     return name.lower() if name.isascii() else name.translate(_LOWER)
@@ -203,12 +198,21 @@ def without_outer_parentheses(folded: list[str]) -> list[str]:
 class Statement:
     """The words of one statement, and how far they have been read."""
 
-    __slots__ = ("at", "folded", "written")
+    __slots__ = ("_places", "_sql", "at", "folded", "has_comments", "written")
 
     def __init__(self, sql: str) -> None:
         self.written = words(sql)
         self.folded = list(map(_kept if len(sql) <= _LONGEST_KEPT else _canonical_word, self.written))
         self.at = 0
+        self._sql = sql
+        self._places: list[tuple[int, int]] = []
+        self.has_comments = "--" in sql or "/*" in sql  # or something in a string that looks like one
+
+    def text(self, start: int, end: int) -> str:
+        """The text of some of the words, and of what is between them."""
+        if not self._places:
+            self._places = [found.span(1) for found in _TOKEN.finditer(self._sql)]
+        return self._sql[self._places[start][0] : self._places[end - 1][1]]
 
     def take(self, first: str, *more: str) -> bool:
         """Step over these words, when they are what follows."""

@@ -92,7 +92,9 @@ STEPS = (
         "UPDATE person SET new_name = old_name WHERE old_name IS NOT NULL AND new_name IS NULL",
         "UPDATE person SET new_name = NULL WHERE new_name = old_name",
     ),
-    step("create_index", StepKind.SCHEMA, "CREATE INDEX person_by_name ON person (new_name)", "DROP INDEX person_by_name"),
+    step(
+        "create_index", StepKind.SCHEMA, "CREATE INDEX person_by_name ON person (new_name)", "DROP INDEX person_by_name"
+    ),
     step("count_run", StepKind.WRITE, "UPDATE runs SET n = n + 1", "UPDATE runs SET n = n - 1"),
 )
 COUNT_RUN = 4
@@ -133,7 +135,7 @@ class SQLiteTarget(StepTarget):
             check_open(connection)
 
     async def check(self, statement: str) -> None:
-        if statement.split()[0].upper() in {"BEGIN", "COMMIT", "END", "ROLLBACK"}:
+        if statement.split(maxsplit=1)[0].upper() in {"BEGIN", "COMMIT", "END", "ROLLBACK"}:
             raise ValueError("the executor begins and ends transactions")
 
     async def open(self, kind: TransactionKind) -> StepTransaction:
@@ -355,11 +357,127 @@ async def test_a_rollback_undoes_the_last_step_first(world: World) -> None:
     assert world.runs == 0
 
 
-async def test_a_statement_that_the_database_refuses_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
-    wrong = step("insert_rows", StepKind.WRITE, "INSERT INTO persons VALUES (1)", "DELETE FROM persons")
-    world = World(tmp_path).create(plan_of(STEPS[0], wrong))
+async def test_a_statement_that_the_database_refuses_leaves_nothing_and_is_repeated_once_it_can_run(
+    tmp_path: Path,
+) -> None:
+    count = step(
+        "count_run", StepKind.WRITE, "UPDATE runs SET n = n + (SELECT size FROM later)", "UPDATE runs SET n = 0"
+    )
+    world = World(tmp_path).create(plan_of(count))
 
-    for events in ([BEFORE, COMMITTED, FAILED], [BEFORE, COMMITTED, FAILED]):
-        result = await world.execute(plan_of(STEPS[0], wrong)) if not world.kinds else result
-        assert world.kinds == events
+    result = await world.execute()
+
     assert result.status is RecoveryStatus.FAILED
+    assert "no such table: later" in str(result.migrations[0].error)
+    assert world.kinds == [FAILED]
+    assert "no such table: later" in str(world.ledger.events()[0].message)
+
+    with closing(world.target.connect()) as connection:
+        connection.executescript("CREATE TABLE later (size INTEGER); INSERT INTO later VALUES (7)")
+    assert (await world.execute()).status is RecoveryStatus.SUCCEEDED
+    assert world.runs == 7
+
+
+async def test_a_statement_that_would_end_the_transaction_is_refused_before_one_is_opened(tmp_path: Path) -> None:
+    world = World(tmp_path).create(plan_of(step("run_sql", StepKind.WRITE, "COMMIT", "COMMIT")))
+
+    result = await world.execute()
+
+    assert outcomes(result) == [StepFailedBeforeCommit("the executor begins and ends transactions")]
+    assert world.kinds == [FAILED]
+
+
+async def test_a_database_that_another_writer_holds_fails_the_step_before_its_commit(world: World) -> None:
+    with closing(world.target.connect()) as other:
+        other.execute("BEGIN IMMEDIATE")
+        result = await world.execute()
+
+    assert result.status is RecoveryStatus.FAILED
+    assert "database is locked" in str(result.migrations[0].error)
+    assert world.kinds == [FAILED]
+
+    assert (await world.execute()).status is RecoveryStatus.SUCCEEDED
+    world.check_finished()
+
+
+async def test_a_reader_that_keeps_the_commit_waiting_makes_it_indeterminate_and_the_next_run_looks(
+    world: World,
+) -> None:
+    with closing(world.target.connect()) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT n FROM runs").fetchall()
+        result = await world.execute()
+
+    assert result.status is RecoveryStatus.INDETERMINATE
+    assert "database is locked" in str(result.migrations[0].error)
+    assert world.kinds == [BEFORE, StepRecoveryEventKind.UNKNOWN_COMMIT_OUTCOME]
+
+    assert (await world.execute()).status is RecoveryStatus.SUCCEEDED
+    world.check_finished()
+
+
+async def test_a_cutover_while_the_ledger_is_asked_is_seen_inside_the_transaction(world: World) -> None:
+    class CuttingLedger(SQLiteLedger):
+        async def classify(self, target: SQLiteTarget, step: CheckedExecutionStep) -> StepRecoveryDecision:
+            decision = await super().classify(target, step)
+            with closing(target.connect()) as other:
+                other.execute("INSERT INTO cutover VALUES ('now')")
+            return decision
+
+    result = await execute_checked_plan(world.target, world.plan, CuttingLedger(world.ledger.path))
+    assert outcomes(result) == [StepFailedBeforeCommit(CUTOVER)]
+
+    result = await world.execute()
+    assert (result.status, outcomes(result)) == (RecoveryStatus.FAILED, [])
+    assert result.migrations[0].error == CUTOVER
+    assert world.kinds == []
+    assert not world.target.ask(PROOFS["create_table"])
+
+
+# --- the program that kills itself ------------------------------------------------------------------------------------------
+
+
+class Killer:
+    """Ends this process when a moment comes for the time that was asked for."""
+
+    def __init__(self, moment: str, number: int) -> None:
+        self.moment = moment
+        self.left = number
+
+    def reached(self, moment: str) -> None:
+        if moment == self.moment:
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.left -= 1
+
+
+class MortalTarget(SQLiteTarget):
+    def __init__(self, path: Path, killer: Killer) -> None:
+        super().__init__(path)
+        self.killer = killer
+
+    async def open(self, kind: TransactionKind) -> StepTransaction:
+        opened = await super().open(kind)
+        assert isinstance(opened, SQLiteTransaction)
+        return MortalTransaction(opened.connection, self.killer)
+
+
+class MortalTransaction(SQLiteTransaction):
+    def __init__(self, connection: sqlite3.Connection, killer: Killer) -> None:
+        super().__init__(connection)
+        self.killer = killer
+
+    async def commit(self) -> None:
+        self.killer.reached("recorded")
+        await super().commit()
+        self.killer.reached("committed")
+
+
+def main(folder: str, moment: str, number: str) -> None:
+    world = World(Path(folder))
+    world.target = MortalTarget(world.target.path, Killer(moment, int(number)))
+    asyncio.run(world.execute())
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

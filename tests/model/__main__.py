@@ -1,6 +1,7 @@
-"""`python -m tests.model`: explore the deeper bound, with progress. Exits with 1 when a contradiction was found.
+"""`python -m tests.model`: explore the deeper bounds, with progress. Exits with 1 when a contradiction was found.
 
-`--minute` explores the bound of the tests, `--most N` stops each search after N states.
+`--minute` explores the bounds of the tests, `--most N` stops each search after N states, `--of` explores the journal's
+protocol or the executor's alone.
 """
 
 from __future__ import annotations
@@ -8,9 +9,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 
-from tests.model.bounds import DEEP, MINUTE
-from tests.model.protocol import Bound, Model
+from tests.model import bounds, executor_bounds
+from tests.model.executor_protocol import ExecutorModel
+from tests.model.executor_world import ExecutorWorld
+from tests.model.protocol import Model
 from tests.model.search import Progress, Result, explore
 from tests.model.world import World
 
@@ -20,11 +24,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument("--minute", action="store_true", help="only the bound that the tests explore")
     parser.add_argument("--most", type=int, metavar="N", help="stop each search after N states")
+    parser.add_argument("--of", choices=("journal", "executor"), help="only one of the two protocols")
     options = parser.parse_args(arguments)
     began, states = time.perf_counter(), 0
-    for bound in MINUTE if options.minute else DEEP:
-        print(f"{bound.name}:", flush=True)
-        result = _explore(bound, options.most)
+    for model in _models(options.of, minute=options.minute):
+        print(f"{model.bound.name}:", flush=True)
+        result = _explore(model, options.most)
         print(f"  {result}", flush=True)
         if result.flaw is not None:
             return 1
@@ -33,7 +38,16 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _explore(bound: Bound, most: int | None) -> Result:
+def _models(protocol: str | None, *, minute: bool) -> Iterator[Model | ExecutorModel]:
+    if protocol != "executor":
+        for bound in bounds.MINUTE if minute else bounds.DEEP:
+            yield Model(bound, World())
+    if protocol != "journal":
+        for bound in executor_bounds.TESTED if minute else executor_bounds.DEEP:
+            yield ExecutorModel(bound, ExecutorWorld(bound.migration, rolls_back=bound.rolls_back))
+
+
+def _explore(model: Model | ExecutorModel, most: int | None) -> Result:
     told = time.perf_counter()
 
     def report(progress: Progress) -> None:
@@ -42,7 +56,7 @@ def _explore(bound: Bound, most: int | None) -> Result:
             told = time.perf_counter()
             print(f"  {progress}", flush=True)
 
-    return explore(Model(bound, World()), report, most=most)
+    return explore(model, report, most=most)
 
 
 sys.exit(main(sys.argv[1:]))

@@ -61,8 +61,8 @@ class ExecutorModel:
     def steps(self, state: State) -> Iterator[Step]:
         """Everything that may happen next; what it leads to must be such that a fresh run applies the migration."""
         for step in self._steps(state):
-            end, *_, target, _, _ = step.state
-            yield step if step.flaw else step._replace(flaw=self._future(end, target))
+            flaw = step.flaw or self._future(step.state[0], step.state[4])
+            yield step if flaw == step.flaw else step._replace(flaw=flaw)
 
     def _steps(self, state: State) -> Iterator[Step]:
         yield from self._deliveries(state)
@@ -104,11 +104,13 @@ class ExecutorModel:
         for event in flight:
             behind = self.world.step(end, event)
             if behind is not None:
-                flaw = self.view.contradiction(end, event, target)
-                if self.bound.judges_history:
-                    flaw = flaw or self.world.logs[behind].flaw
+                flaw = self._contradiction(end, behind, event, target)
                 left = self._under_way({*flight} - {event}, behind)
                 yield Step(Move("admits", NOTHING, event), (behind, left, counter, runs, target, first, second), flaw)
+
+    def _contradiction(self, end: int, behind: int, event: int, target: Target) -> str | None:
+        flaw = self.view.contradiction(end, event, target)
+        return self.world.logs[behind].flaw if flaw is None and self.bound.judges_history else flaw
 
     def _under_way(self, flight: set[int], end: int) -> tuple[int, ...]:
         """What may still count: a head, once left, never returns, and what it makes of an event is final while it lasts."""
@@ -139,23 +141,26 @@ class ExecutorModel:
         return self.futures[key]
 
     def _run_alone(self, end: int, target: Target) -> str | None:
+        """The first act is what happens when nothing fails; when there is none, what it waits for arrives."""
         fence = max(self.world.newest_fence(end), target[0]) + 1
         act = next(self.run.ask(self.world.lease(Granted(self.bound.runs, fence)), Sight(end, target)))
-        state = self._acted((end, (), 0, 0, target, Executor(), Executor()), 1, act)
-        while state[6].phase != DOWN:
-            step = self._undisturbed(state)
-            if step is None:
-                return f"a fresh run that nobody disturbs waits for ever in phase {state[6].phase}"
-            if step.flaw is not None:
-                return f"a fresh run that nobody disturbs fails: {step.flaw}"
-            state = step.state
-        return None
-
-    def _undisturbed(self, state: State) -> Step | None:
-        """What happens when nothing fails: the executor's first act, or what it waits for arrives."""
-        for act in self._acts(state, 1):
-            return Step(Move(act.verb, state[6].lease, act.sent), self._acted(state, 1, act), act.flaw)
-        return next(self._deliveries(state), None)
+        sent: list[int] = []
+        while True:
+            if act.flaw is not None:
+                return f"a fresh run that nobody disturbs fails: {act.flaw}"
+            sent.extend([act.sent] if act.sent else [])
+            executor, target = act.executor, act.target
+            if executor.phase == DOWN:
+                return None
+            while (following := next(self.run.acts(executor, Sight(end, target)), None)) is None:
+                behind = self.world.step(end, sent[0]) if sent else None
+                if behind is None:
+                    return f"a fresh run that nobody disturbs waits for ever, in phase {executor.phase}"
+                flaw = self._contradiction(end, behind, sent.pop(0), target)
+                if flaw is not None:
+                    return f"a fresh run that nobody disturbs fails: {flaw}"
+                end = behind
+            act = following
 
     # --- for people ---------------------------------------------------------------------------------------------------
 

@@ -150,7 +150,14 @@ class Run:
         return self.world.who(executor.lease)
 
     def _send(
-        self, verb: str, executor: Executor, sight: Sight, what: What, *, target: Target | None = None, flaw: str | None = None
+        self,
+        verb: str,
+        executor: Executor,
+        sight: Sight,
+        what: What,
+        *,
+        target: Target | None = None,
+        flaw: str | None = None,
     ) -> _Acts:
         """`Spine.submit`: behind what it has sent, or, when others wrote and it has read that, behind what they wrote.
 
@@ -167,7 +174,14 @@ class Run:
                 yield Act(verb, executor._replace(ahead=ahead), sight.target if target is None else target, event, flaw)
 
     def _tell(
-        self, verb: str, executor: Executor, sight: Sight, what: What, *, target: Target | None = None, flaw: str | None = None
+        self,
+        verb: str,
+        executor: Executor,
+        sight: Sight,
+        what: What,
+        *,
+        target: Target | None = None,
+        flaw: str | None = None,
     ) -> _Acts:
         """Do something to the target and record it."""
         teller = executor._replace(phase=TELLING, note=_TELLS.index(what))
@@ -437,7 +451,9 @@ class Run:
         yield from self._tell("runs the statements", executor, sight, What.COMMITTED, target=ran, flaw=flaw)
         yield from self._tell("fails in the first statement", executor, sight, What.ABORTED)
         yield from self._tell("fails in a later statement", executor, sight, What.UNKNOWN, target=torn, flaw=flaw)
-        yield from self._tell("runs the statements without an answer", executor, sight, What.UNKNOWN, target=ran, flaw=flaw)
+        yield from self._tell(
+            "runs the statements without an answer", executor, sight, What.UNKNOWN, target=ran, flaw=flaw
+        )
 
 
 def _said(executor: Executor, last: LastEvent) -> str:

@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 
 from journal import admission
 from journal.admission import ScopeState
-from journal.codec import Codec
 from journal.events import Event
 from journal.identities import LeaseId, MigrationId
 from journal.migrations.manifest import (
@@ -125,7 +124,7 @@ class ExecutorWorld:
 
     `protocol` is `journal.admission` or a variant of it with a rule left out. Parallel lists, by id: `leases`, `events`
     and `written`, `logs`. `start` is the log before the executors: of a scope that was just founded, or, to roll back,
-    with the migration applied.
+    with the migration applied; `source` is the schema that the target has then.
     """
 
     def __init__(self, steps: tuple[Step, ...], *, rolls_back: bool = False, protocol: ModuleType = admission) -> None:
@@ -134,6 +133,7 @@ class ExecutorWorld:
         self.manifest = prepared.manifest
         self.work = reverse(prepared) if rolls_back else forward(prepared)
         self.units = self.work.units
+        self.source = (prepared.manifest.target if rolls_back else prepared.manifest.source).semantics
         self.leases: list[Granted] = [Granted(-1, 0)]
         self.written: list[Written] = [Written(NOTHING, What.LEASE, 0, NOTHING)]
         self.events: list[Event | None] = [None]
@@ -145,9 +145,7 @@ class ExecutorWorld:
         self._steps: dict[int, int | None] = {}
         self._writer = _founded(forward(prepared) if rolls_back else None)
         unknown = tuple(Known(None, (), ()) for _ in self.units)
-        self.start = self._remember(
-            self._writer.state, Log(NOTHING, NOTHING, frozenset(), False, False, unknown, None)
-        )
+        self.start = self._remember(self._writer.state, Log(NOTHING, NOTHING, frozenset(), False, False, unknown, None))
 
     # --- identities ---------------------------------------------------------------------------------------------------
 
@@ -161,6 +159,15 @@ class ExecutorWorld:
     def fence(self, lease: int) -> int:
         """The fence of a lease."""
         return self.leases[lease].fence
+
+    def events_of(self, log: int) -> tuple[int, ...]:
+        """The events of a log in their order."""
+        events: list[int] = []
+        event = self.logs[log].head
+        while event != NOTHING:
+            events.append(event)
+            event = self.written[event].parent
+        return tuple(reversed(events))
 
     def newest_fence(self, log: int) -> int:
         """The fence of the newest lease that counts in a log."""
@@ -272,6 +279,10 @@ class ExecutorWorld:
         """Whose lease it is, readable: `run 2 (fence 3)`."""
         number, fence = self.leases[lease]
         return f"run {number + 1} (fence {fence})"
+
+    def name_of_attempt(self, token: int) -> str:
+        """Whose attempt a token is, readable."""
+        return self.who(token // _UNITS)
 
     def name(self, event: int) -> str:
         """An event, readable: `run 2 (fence 3)'s committed of unit 0`."""

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from journal.databases.sqlite_schema import SchemaRow, Semantics, canonical, describe
 from tests.strategies import DETERMINISTIC
@@ -52,6 +52,11 @@ def table(sql: str) -> str:
         ("CREATE TABLE t (a, b)", "CREATE TABLE t /* ) */ (a -- ,\n, b);", "CREATE TABLE IF NOT EXISTS main.t (a, b);"),
         ("CREATE TABLE t (a VARCHAR(10))", "CREATE TABLE t (a varchar ( 10 ))", "CREATE TABLE t (a varchar(10)\n)"),
         ("CREATE TABLE t (a DOUBLE PRECISION)", "CREATE TABLE t (a double  precision)"),
+        (
+            "CREATE TABLE t (a, b DOUBLE /* a  x */ PRECISION)",
+            "CREATE TABLE t (a, b DOUBLE PRECISION)",
+            "CREATE TABLE t (a /* none */, b\n--first\nDOUBLE /* A X */\tPRECISION --last\n)",
+        ),
         ("CREATE TABLE t (a 'int')", 'CREATE TABLE t (a "INT")', "CREATE TABLE t (a INT)"),
         ("CREATE TABLE t (a INTEGER PRIMARY KEY)", "CREATE TABLE t (a INTEGER, PRIMARY KEY (a))"),
         ("CREATE TABLE t (a INTEGER PRIMARY KEY)", "CREATE TABLE t (a INTEGER, CONSTRAINT pk PRIMARY KEY (a DESC))"),
@@ -120,6 +125,12 @@ def test_spellings_of_one_table_are_equal(spellings):
         ("CREATE TABLE t (a, b)", "CREATE TABLE t (b, a)", "CREATE TABLE t (a)", "CREATE TABLE t (a, b, c)"),
         ("CREATE TABLE t (a INT)", "CREATE TABLE t (a INTEGER)", "CREATE TABLE t (a)", "CREATE TABLE t (a TEXT)"),
         ("CREATE TABLE t (a VARCHAR(10))", "CREATE TABLE t (a VARCHAR(11))", "CREATE TABLE t (a VARCHAR)"),
+        (
+            "CREATE TABLE t (a, b REAL AS (a))",
+            "CREATE TABLE t (a, b REAL /* in points */ GENERATED ALWAYS AS (a))",
+            "CREATE TABLE t (a, b REAL -- text\n GENERATED ALWAYS AS (a))",
+            "CREATE TABLE t (a, b GENERATED /* always */ ALWAYS AS (a))",
+        ),
         ('CREATE TABLE t (a "x" int)', "CREATE TABLE t (a x int)"),
         (
             "CREATE TABLE t (a INTEGER PRIMARY KEY)",
@@ -328,9 +339,11 @@ def test_a_definition_is_one_line_that_a_person_can_read():
     ) STRICT"""
     assert canonical(SchemaRow("table", "Orders", "Orders", sql)) == (
         "table orders",
-        "(id integer, customer_id int not null, state text default 'New' not null, "
-        "total numeric(10, 2) as (a.b * - 1) stored, primary key (id autoincrement), check (length (state) > 0), "
-        "foreign key (customer_id) references customers (id) on delete cascade) strict",
+        (
+            "(id integer, customer_id int not null, state text default 'New' not null, "
+            "total numeric(10, 2) as (a.b * - 1) stored, primary key (id autoincrement), check (length (state) > 0), "
+            "foreign key (customer_id) references customers (id) on delete cascade) strict"
+        ),
     )
 
 
@@ -407,7 +420,8 @@ def test_an_altered_table_equals_the_same_table_made_directly(steps, direct):
 
 # Names and keywords
 
-KEYWORDS = """abort action add after all alter always analyze and as asc attach autoincrement before begin between by
+KEYWORDS = """
+    abort action add after all alter always analyze and as asc attach autoincrement before begin between by
 cascade case cast check collate column commit conflict constraint create cross current current_date current_time
 current_timestamp database default deferrable deferred delete desc detach distinct do drop each else end escape except
 exclude exclusive exists explain fail false filter first following for foreign from full generated glob group groups
@@ -415,7 +429,8 @@ having if ignore immediate in index indexed initially inner insert instead inter
 like limit match materialized natural no not nothing notnull null nulls of offset on or order others outer over
 partition plan pragma preceding primary query raise range recursive references regexp reindex release rename replace
 restrict returning right rollback row rows savepoint select set strict table temp temporary then ties to transaction
-trigger true unbounded union unique update using vacuum values view virtual when where window with without""".split()
+trigger true unbounded union unique update using vacuum values view virtual when where window with without
+"""
 
 
 def is_accepted(*statements: str) -> bool:
@@ -426,28 +441,28 @@ def is_accepted(*statements: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("word", KEYWORDS)
+@pytest.mark.parametrize("word", KEYWORDS.split())
 def test_a_keyword_as_a_name_is_the_same_with_and_without_quotes_where_sqlite_takes_both(word):
-    quoted = [f'CREATE TABLE t ("{word}" INT, b, UNIQUE ("{word}", b))', f'CREATE INDEX i ON t ("{word}")']
-    bare = [sql.replace('"', "") for sql in quoted]
-    definitions = described(*quoted)
-    assert definitions["index i"].startswith("on t (")
-    if is_accepted(*bare):
-        assert described(*bare) == definitions
-    else:
-        assert definitions["table t"].startswith(f'("{word}" int')
-
-
-@pytest.mark.parametrize(
-    "word", sorted(set(KEYWORDS) - {"true", "false", "current_date", "current_time", "current_timestamp"})
-)
-def test_a_keyword_as_a_column_of_a_check_is_the_same_with_and_without_quotes(word):
-    quoted = f'CREATE TABLE t ("{word}" INT, CHECK ("{word}" > 0))'
+    quoted = f'CREATE TABLE t ("{word}" INT, b REFERENCES t ("{word}"))'
     bare = quoted.replace('"', "")
     if is_accepted(bare):
         assert table(bare) == table(quoted)
     else:
-        assert f'check ("{word}" > 0)' in table(quoted)
+        assert table(quoted).startswith(f'("{word}" int')
+
+
+# These are values, or take what follows to themselves, where they are not quoted.
+NO_OPERANDS = {"cast", "raise", "true", "false", "current_date", "current_time", "current_timestamp"}
+
+
+@pytest.mark.parametrize("word", sorted(set(KEYWORDS.split()) - NO_OPERANDS))
+def test_a_keyword_as_an_operand_is_the_same_with_and_without_quotes_where_sqlite_takes_both(word):
+    quoted = [f'CREATE TABLE t ("{word}" INT, b, CHECK ("{word}" > 0))', f'CREATE INDEX i ON t (b) WHERE "{word}" > 0']
+    bare = [sql.replace('"', "") for sql in quoted]
+    if is_accepted(*bare):
+        assert described(*bare) == described(*quoted)
+    else:
+        assert f'check ("{word}" > 0)' in described(*quoted)["table t"]
 
 
 # Random tables in random spellings
@@ -455,6 +470,12 @@ def test_a_keyword_as_a_column_of_a_check_is_the_same_with_and_without_quotes(wo
 
 class Name(str):
     """An identifier of a statement, to be spelled in any of its ways."""
+
+    __slots__ = ()
+
+
+class Tight(str):
+    """A word before which no comment may come: SQLite keeps one inside a declared type as a part of it."""
 
     __slots__ = ()
 
@@ -667,11 +688,12 @@ class Speller:
             source = (
                 self.table.columns[0].name if column.name != self.table.columns[0].name else self.table.columns[-1].name
             )
-            always = ["GENERATED", "ALWAYS"] * self.maybe()
+            always = [Tight("GENERATED"), Tight("ALWAYS")] * self.maybe()
             kind = ["STORED"] if column.is_stored else ["VIRTUAL"] * self.maybe()
             parts.append([*always, "AS", "(", *self.wrapped(condition(source, column.generated)), ")", *kind])
         self.random.shuffle(parts)
-        return [Name(column.name), *column.type.split(), *(word for part in parts for word in (*self.named(), *part))]
+        type_ = map(Tight, column.type.split())
+        return [Name(column.name), *type_, *(word for part in parts for word in (*self.named(), *part))]
 
     def maybe(self) -> bool:
         return self.random.random() < 0.5
@@ -690,7 +712,9 @@ class Speller:
         text = ""
         for part in parts:
             needs_blank = text[-1:] not in {"", "(", ")", ","} and part not in {"(", ")", ","}
-            blanks = self.random.choice(BLANKS) if needs_blank or self.random.random() < 0.1 else ""
+            blanks = self.random.choice(BLANKS[:3] if isinstance(part, Tight) else BLANKS)
+            if not needs_blank and self.random.random() < 0.9:
+                blanks = ""
             text += blanks + (self.name(part) if isinstance(part, Name) else self.word(part))
         return text
 
@@ -733,27 +757,27 @@ def plain(name: str) -> str:
 
 
 @DETERMINISTIC
-@given(tables(), st.randoms(use_true_random=False), st.randoms(use_true_random=False))
+@given(tables(), st.integers(0, 2**32), st.integers(0, 2**32))
 def test_two_random_spellings_of_one_table_are_equal(model, one, other):
-    first, second = Speller(model, one).statement(), Speller(model, other).statement()
+    first, second = Speller(model, Random(one)).statement(), Speller(model, Random(other)).statement()
     assert facts(first) == facts(second)
     assert described(first) == described(second)
 
 
 @DETERMINISTIC
-@given(tables(), st.randoms(use_true_random=False))
-def test_what_a_definition_says_makes_the_same_table_again(model, random):
-    sql = Speller(model, random).statement()
+@given(tables(), st.integers(0, 2**32))
+def test_what_a_definition_says_makes_the_same_table_again(model, seed):
+    sql = Speller(model, Random(seed)).statement()
     again = f"CREATE TABLE tab {table(sql)}"
     assert table(again) == table(sql)
     assert facts(again) == facts(sql)
 
 
-@DETERMINISTIC
-@given(tables(), st.randoms(use_true_random=False))
-def test_tables_that_differ_in_one_meaning_have_different_definitions(model, random):
+@settings(DETERMINISTIC, max_examples=20)
+@given(tables(), st.integers(0, 2**32))
+def test_tables_that_differ_in_one_meaning_have_different_definitions(model, seed):
     others = [other for other in dict.fromkeys(variants(model)) if other != model and other.is_sound()]
-    statements = [Speller(other, random).statement() for other in (model, *others)]
+    statements = [Speller(other, Random(seed)).statement() for other in (model, *others)]
     definitions = [table(sql) for sql in statements if is_accepted(sql)]
     assert len(definitions) > len(model.columns)
     assert len(set(definitions)) == len(definitions)
@@ -792,7 +816,7 @@ def test_a_statement_that_is_not_understood_is_taken_by_its_words():
     "sql",
     [
         "CREATE TABLE t (a, b REFERENCES p UNIQUE DEFERRABLE INITIALLY DEFERRED)",
-        "CREATE TABLE t (a, b ON CONFLICT)",
+        "CREATE TABLE t (a, b NOT ON CONFLICT)",
         "CREATE TABLE t (a, UNIQUE)",
         "CREATE TABLE t (a",
         "CREATE TABLE t",
@@ -920,4 +944,7 @@ def test_replaced_semantics_know_nothing_of_what_was_there_before():
 
 def test_the_fingerprint_of_a_schema_stays_what_it_was_when_it_was_first_recorded():
     """Recorded fingerprints are compared with observed ones, so another value needs another semantic profile."""
-    assert fingerprint_of(rows_of(CUSTOMERS, ORDERS, "CREATE INDEX i ON orders (code)")) == "PINNED"
+    assert (
+        fingerprint_of(rows_of(CUSTOMERS, ORDERS, "CREATE INDEX i ON orders (code)"))
+        == "860e516208a07afb5aaac2afecbbed947f3cc9f2bb766762e210828178212ff7"
+    )
