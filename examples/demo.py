@@ -1,4 +1,4 @@
-"""`make demo`: a migration whose process is killed at the worst moment, and what the journal makes of it.
+"""`make demo`: migrations of a real database whose process is killed at the worst moments, and how they end well.
 
 Everything that is printed is the real output of real processes, in a temporary folder.
 """
@@ -6,102 +6,92 @@ Everything that is printed is the real output of real processes, in a temporary 
 from __future__ import annotations
 
 import json
-import os
 import shlex
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 JOURNAL = str(Path(sys.executable).with_name("journal"))
-SERVICE = Path(__file__).with_name("orders_service.py")
-COLUMNS = "SELECT name FROM pragma_table_info('orders')"
+HERE = Path(__file__).parent
+RUNNER = HERE / "killed_runner.py"
+WANTED = ["shop/0001_orders", "shop/0002_total_in_cents", "shop/0003_orders_by_customer"]
+FOUND = "SELECT count(*), sum(total_cents = round(total * 100)) FROM orders"
 
 
-def say(text: str) -> None:
-    print(f"\n# {text}", flush=True)
+def say(*lines: str) -> None:
+    print("", *(f"# {line}" for line in lines), sep="\n", flush=True)
 
 
-def show(arguments: list[str]) -> None:
-    named = {sys.executable: ["python", SERVICE.name, *arguments[2:]], JOURNAL: ["journal", *arguments[1:]]}
-    shown = named[arguments[0]]
-    print(f"$ {shlex.join(shown)}", flush=True)
+def journal(folder: Path, *arguments: str, expected: int = 0) -> None:
+    print(f"$ {shlex.join(['journal', *arguments])}", flush=True)
+    ended = subprocess.run([JOURNAL, *arguments], cwd=folder, check=False)
+    if ended.returncode != expected:
+        raise SystemExit(f"it ended with {ended.returncode}, not {expected}")
 
 
-def run(folder: Path, *arguments: str) -> None:
-    show(list(arguments))
-    subprocess.run(arguments, cwd=folder, check=True)
+def killed(folder: Path, commits: int) -> None:
+    """Run the migrations, and be killed right behind a commit of the database, before it can be recorded."""
+    print(f"$ python {RUNNER.name} {commits}", flush=True)
+    ended = subprocess.run([sys.executable, str(RUNNER), str(commits)], cwd=folder, check=False)
+    if ended.returncode != -signal.SIGKILL:
+        raise SystemExit(f"it ended with {ended.returncode} instead of being killed")
+    print("Killed", flush=True)
 
 
-def ask(folder: Path, *arguments: str) -> dict[str, object]:
-    answer = subprocess.run(arguments, cwd=folder, check=True, stdout=subprocess.PIPE)
+def asked(folder: Path, *arguments: str) -> dict[str, Any]:
+    answer = subprocess.run([JOURNAL, *arguments, "--json"], cwd=folder, check=True, stdout=subprocess.PIPE)
     return dict(json.loads(answer.stdout))
 
 
-def migrate(holder: str, *options: str) -> list[str]:
-    return [sys.executable, str(SERVICE), "migrate", "--holder", holder, *options]
-
-
-def run_and_kill(folder: Path) -> None:
-    """Let the service commit on its database, and kill it before it can record that."""
-    arguments = migrate("pod-1", "--ttl", "2")
-    show(arguments)
-    environment = {**os.environ, "ORDERS_STOP_AFTER": "commit"}
-    with subprocess.Popen(arguments, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        for line in process.stdout:
-            print(line, end="", flush=True)
-            if line.startswith("stopped after"):
-                process.send_signal(signal.SIGKILL)
-                break
-    print(f"killed: it ended with {process.returncode}")
-
-
-def columns(folder: Path) -> list[str]:
-    database = sqlite3.connect(folder / "orders.db")
-    names = [name for (name,) in database.execute(COLUMNS)]
+def is_right(folder: Path) -> bool:
+    """Whether journal and database show each migration exactly once."""
+    status, verified = asked(folder, "status"), asked(folder, "verify")
+    database = sqlite3.connect(folder / "shop.db")
+    rows = database.execute(FOUND).fetchone()
     database.close()
-    return names
+    ledger = [row["migration"] for row in status["ledger"]]
+    return ledger == WANTED and status["plan"] is None and verified["ok"] is True and rows == (5000, 5000)
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="journal-demo-") as name:
-        folder = Path(name)
-        say(
-            "A service applies three migrations. It is killed after its database committed the first one, and before it"
-        )
-        print("# could record that: nobody who looks at the journal alone can know whether the table is there.")
-        run_and_kill(folder)
-
-        say("The journal knows exactly what it does not know.")
-        run(folder, JOURNAL, "status")
+        folder = Path(name) / "shop"
+        shutil.copytree(HERE / "shop", folder)
+        say("Three migrations: a table with 5 000 rows; a column that a backfill fills, in batches; an index.")
+        journal(folder, "plan")
 
         say(
-            "Another pod runs the same command. It waits until the dead holder's lease is over, looks at the database under"
+            "They are applied, and the process is killed (kill -9) right behind its second commit in the database: the",
+            "column is there, and the journal does not know it.",
         )
-        print("# a greater fence, repairs the record of what was committed, and goes on with the rest.")
-        run(folder, *migrate("pod-2"))
+        killed(folder, 2)
+
+        say("The journal knows exactly what it does not know; the database has a witness of what was committed.")
+        journal(folder, "resolve", expected=5)
+
+        say(
+            "Running again is recovery: the lost record is repaired, nothing runs twice. This time the process is killed",
+            "in the middle of the backfill, behind a batch.",
+        )
+        killed(folder, 3)
+
+        say("And again, now by the command itself, as everybody would run it.")
+        journal(folder, "apply")
 
         say("Every event is there, with its verdict and the fence that it was written under.")
-        run(folder, JOURNAL, "history")
+        journal(folder, "history")
 
-        say("And all of it can be verified from its start.")
-        run(folder, JOURNAL, "verify")
+        say("Ledger, files and the live schema agree, and the history can be verified from its start.")
+        journal(folder, "verify", "--migrations")
 
-        status, verified = ask(folder, JOURNAL, "status", "--json"), ask(folder, JOURNAL, "verify", "--json")
-        ledger = status["ledger"]
-        right = (
-            isinstance(ledger, list)
-            and [row["migration"] for row in ledger]
-            == ["orders/0001_orders", "orders/0002_total_in_cents", "orders/0003_customer_index"]
-            and status["plan"] is None
-            and verified["ok"] is True
-            and columns(folder) == ["id", "customer", "total", "total_cents"]
-        )
-    say("The database and the journal agree." if right else "THE END STATE IS WRONG.")
-    return 0 if right else 1
+        right = is_right(folder)
+        say("Each statement took effect exactly once." if right else "THE END STATE IS WRONG.")
+        return 0 if right else 1
 
 
 if __name__ == "__main__":

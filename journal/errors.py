@@ -114,6 +114,7 @@ class Code(StrEnum):
     LEDGER_AHEAD = "journal_ledger_ahead"
     OUT_OF_ORDER = "journal_out_of_order"
     PLAN_DIFFERS = "journal_plan_differs"
+    INVALID_STEP_PLAN = "journal_invalid_step_plan"
     EXPLICIT_RECOVERY = "journal_explicit_recovery"
     NOTHING_IN_DOUBT = "journal_nothing_in_doubt"
     ATTESTATION_CONTRADICTED = "journal_attestation_contradicted"
@@ -264,6 +265,7 @@ _INVALID_CONTRACT = frozenset(
         Code.PLAN_DIFFERS,
         Code.REVERSE_DIFFERS,
         Code.NOTHING_IN_DOUBT,
+        Code.INVALID_STEP_PLAN,
         Code.ATTESTATION_CONTRADICTED,
         Code.STATEMENT_REFUSED,
         Code.BACKFILL_KEY,

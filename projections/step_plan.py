@@ -213,7 +213,7 @@ def prepare_checked_plan(plan: ExecutionPlan, checksums: Mapping[tuple[str, str]
     """Bind a plan to its artifacts: `checksums` gives one for each (app label, name) of the plan.
 
     Raises:
-        InvalidContractError: `journal_invalid_manifest`: a checksum is missing or empty, or a migration stands twice or
+        InvalidContractError: `journal_invalid_step_plan`: a checksum is missing or empty, or a migration stands twice or
             under the wrong direction.
     """
     return CheckedExecutionPlan(
@@ -262,7 +262,7 @@ def _is_unicode(text: str) -> bool:
 
 
 def _invalid(problem: str) -> JournalError:
-    return failure(Code.INVALID_MANIFEST, problem)
+    return failure(Code.INVALID_STEP_PLAN, problem)
 
 
 def _inconsistent(problem: str, **details: str) -> JournalError:
@@ -305,7 +305,7 @@ def plan_steps(
 
     Raises:
         InvalidContractError: `journal_invalid_graph`, `journal_unknown_migration` (the target), `journal_irreversible`
-            (before anything is done), `journal_invalid_manifest` as `prepare_checked_plan`.
+            (before anything is done), `journal_invalid_step_plan` as `prepare_checked_plan`.
         IntegrityError: `journal_migration_edited`: applied under another checksum; `journal_ledger_ahead`: applied, but
             not among the migrations; `migration_execution_plan_binding_mismatch`: applied twice, or without what it
             depends on.
@@ -391,7 +391,7 @@ def from_json(type_: type[T], data: Mapping[str, Any]) -> T:
     """Read what `to_json` made of a value of this type.
 
     Raises:
-        InvalidContractError: `journal_invalid_manifest`: not of this form, or what a plan must not be.
+        InvalidContractError: `journal_invalid_step_plan`: not of this form, or what a plan must not be.
         IntegrityError: `migration_execution_plan_binding_mismatch`: an identity that is not that of its step.
     """
     return parse_json(_adapter(type_), data)

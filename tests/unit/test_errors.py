@@ -87,6 +87,7 @@ CLASSES: dict[type[JournalError], set[str]] = {
         "journal_plan_differs",
         "journal_reverse_differs",
         "journal_nothing_in_doubt",
+        "journal_invalid_step_plan",
         "journal_attestation_contradicted",
         "journal_statement_refused",
         "journal_backfill_key",

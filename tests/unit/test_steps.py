@@ -799,7 +799,7 @@ def test_a_plan_leads_from_what_is_applied_to_its_target(
         (GRAPH, [AppliedMigration(id_of("0001"), "")], None, Code.MIGRATION_EDITED),
         (GRAPH, applied("0001", "0001"), None, Code.PLAN_BINDING_MISMATCH),
         (GRAPH, applied("0002"), None, Code.PLAN_BINDING_MISMATCH),
-        ([replace(GRAPH[0], checksum="")], [], None, Code.INVALID_MANIFEST),
+        ([replace(GRAPH[0], checksum="")], [], None, Code.INVALID_STEP_PLAN),
         (
             [migration("1"), migration("2", "1", steps=(schema_step("x", reverse=None),))],
             applied("1", "2"),
@@ -1278,6 +1278,8 @@ async def test_wherever_one_call_fails_the_execution_fails_closed_and_the_next_o
         assert (result is None) == (fault is not Fault.ERROR), where
         if fuse.calls[number] != "rollback" or done:
             assert world.target.left_open == 0 or fuse.calls[number] == "commit", where
+        if fuse.calls[number] == "rollback":
+            assert world.ledger[-1].kind is FAILED, where
         check_fail_closed(world, fuse, result)
 
         world.target.failing = set()

@@ -1,0 +1,74 @@
+"""Apply the migrations of the current folder, and be killed right behind a commit, before it can be recorded.
+
+    python killed_runner.py 3
+
+kills the process (SIGKILL) behind the third commit in the target database. Everything but the wrapper around the
+database is what `journal apply` does, too: settings, journal, lease, rehearsal, executor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+from journal.bootstrap import open_journal
+from journal.control import Control
+from journal.databases.sqlite import SQLiteDatabase
+from journal.identities import HolderId, Scope
+from journal.migrations.files import read_folder
+from journal.ports import Guard, Transaction
+from journal.settings import Settings, load_settings
+from projections.executor import Executor
+from projections.outcome import BackfillAdvanced, MigrationStarted, Progress
+from projections.rehearsal import Rehearsal
+
+
+class KillingDatabase(SQLiteDatabase):
+    """A target whose process is killed behind commit number `left`."""
+
+    def __init__(self, path: Path, left: int) -> None:
+        super().__init__(path, create=True)
+        self._left = left
+
+    @asynccontextmanager
+    async def transaction(
+        self, guard: Guard, control: Control, *, enforce_references: bool = False
+    ) -> AsyncGenerator[Transaction, None]:
+        """The transaction as it is; the process ends behind it."""
+        async with super().transaction(guard, control, enforce_references=enforce_references) as transaction:
+            yield transaction
+        self._left -= 1
+        if not self._left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def tell(progress: Progress) -> None:
+    """One line for what begins."""
+    match progress:
+        case MigrationStarted():
+            print(f"{progress.migration} begins", flush=True)
+        case BackfillAdvanced():
+            print(f"  {progress.cursor.matched} of {progress.cursor.rows} rows", flush=True)
+        case _:
+            pass
+
+
+async def run(settings: Settings, commits: int) -> None:
+    """What `journal apply --holder pod-1 --ttl 2` does, until it dies."""
+    scope = settings.scope or Scope("shop")
+    database = KillingDatabase(settings.database_file, commits)
+    async with open_journal(settings, create=True) as journal:
+        await journal.create(scope)
+        async with journal.lease(scope, HolderId("pod-1"), ttl=timedelta(seconds=2)) as lease:
+            executor = Executor(journal, lease, database, Rehearsal(scope, database), observer=tell)
+            print(await executor.apply(read_folder(settings.dir, settings.app_label).migrations))
+
+
+if __name__ == "__main__":
+    asyncio.run(run(load_settings(), int(sys.argv[1])))
