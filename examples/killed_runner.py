@@ -1,17 +1,17 @@
 """Apply the migrations of the current folder, and be killed right behind a commit, before it can be recorded.
 
-    python killed_runner.py 3
+    python killed_runner.py 3 --ttl 5
 
-kills the process (SIGKILL) behind the third commit in the target database. Everything but the wrapper around the
-database is what `journal apply` does, too: settings, journal, lease, rehearsal, executor.
+kills the process (SIGKILL) behind the third commit in the target database; its lease lasts 5 seconds longer. Everything
+but the wrapper around the database is what `journal apply` does, too: settings, journal, lease, rehearsal, executor.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -20,9 +20,10 @@ from pathlib import Path
 from journal.bootstrap import open_journal
 from journal.control import Control
 from journal.databases.sqlite import SQLiteDatabase
+from journal.databases.sqlite_transaction import SQLiteTransaction
 from journal.identities import HolderId, Scope
 from journal.migrations.files import read_folder
-from journal.ports import Guard, Transaction
+from journal.ports import Guard
 from journal.settings import Settings, load_settings
 from projections.executor import Executor
 from projections.outcome import BackfillAdvanced, MigrationStarted, Progress
@@ -39,7 +40,7 @@ class KillingDatabase(SQLiteDatabase):
     @asynccontextmanager
     async def transaction(
         self, guard: Guard, control: Control, *, enforce_references: bool = False
-    ) -> AsyncGenerator[Transaction, None]:
+    ) -> AsyncGenerator[SQLiteTransaction, None]:
         """The transaction as it is; the process ends behind it."""
         async with super().transaction(guard, control, enforce_references=enforce_references) as transaction:
             yield transaction
@@ -59,16 +60,24 @@ def tell(progress: Progress) -> None:
             pass
 
 
-async def run(settings: Settings, commits: int) -> None:
-    """What `journal apply --holder pod-1 --ttl 2` does, until it dies."""
+async def run(settings: Settings, commits: int, ttl: timedelta) -> None:
+    """What `journal apply --holder pod-1` does, until it dies."""
     scope = settings.scope or Scope("shop")
     database = KillingDatabase(settings.database_file, commits)
     async with open_journal(settings, create=True) as journal:
         await journal.create(scope)
-        async with journal.lease(scope, HolderId("pod-1"), ttl=timedelta(seconds=2)) as lease:
+        async with journal.lease(scope, HolderId("pod-1"), ttl=ttl) as lease:
             executor = Executor(journal, lease, database, Rehearsal(scope, database), observer=tell)
             print(await executor.apply(read_folder(settings.dir, settings.app_label).migrations))
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Apply the migrations of this folder, and be killed behind a commit.")
+    parser.add_argument("commits", type=int, help="behind which commit in the database")
+    parser.add_argument("--ttl", type=float, default=2.0, help="seconds that the lease lasts without renewal")
+    arguments = parser.parse_args()
+    asyncio.run(run(load_settings(), arguments.commits, timedelta(seconds=arguments.ttl)))
+
+
 if __name__ == "__main__":
-    asyncio.run(run(load_settings(), int(sys.argv[1])))
+    main()

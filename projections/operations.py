@@ -7,7 +7,7 @@ the target fence, and is one event that says who did it and why.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from journal.control import Control
@@ -17,7 +17,7 @@ from journal.journal import Journal
 from journal.lease import Lease
 from journal.migrations.manifest import ManagedState
 from journal.migrations.planner import check_files, check_ledger, plan_apply, plan_rollback
-from journal.migrations.source import AssertionSource, MigrationSource
+from journal.migrations.source import MigrationSource
 from journal.ports import BackfillCursor, Database, Guard
 from journal.records import (
     BackfillEventRecord,
@@ -36,7 +36,7 @@ from journal.state import OpenPlan, ScopeState, UnitKey, journal_entry
 from journal.vocabulary import Direction, GroupEventKind, UnitKind
 from projections.drift import Difference, differences, summary
 from projections.executor import check_keys, check_limits, ledger_of
-from projections.rehearsal import Rehearsal
+from projections.rehearsal import Rehearsal, truncated
 from projections.units import SchemaUnit, Work, WorkUnit, forward, name_of_unit, reverse
 
 _IN_DOUBT = (GroupEventKind.BEFORE_COMMIT, GroupEventKind.COMMIT_OUTCOME_UNKNOWN)
@@ -294,10 +294,7 @@ async def _done_so_far(
     steps = [unit.position.step_index for unit in work.units if unit.key in done]
     if not steps:
         return chain  # the file is another by now
-    kept = source.steps[: steps[-1] + 1] if plan.direction is Direction.FORWARD else source.steps[: steps[-1]]
-    while kept and isinstance(kept[-1], AssertionSource):
-        kept = kept[:-1]
-    return [*before, replace(source, steps=kept)]
+    return [*before, truncated(source, steps[-1] + (plan.direction is Direction.FORWARD))]
 
 
 # --- doubts -----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, TypeVar, assert_never
 
 from journal.errors import Code, JournalError, failure
@@ -32,6 +32,7 @@ from journal.migrations.source import (
     Statement,
 )
 from journal.ports import BackfillProgram, Database, Program, Shadow
+from projections.drift import Difference, differences, summary
 
 DECLARED_DOMAIN: Final = "fenced-journal 2026-12 declared state v1"
 
@@ -88,6 +89,7 @@ class Rehearsal:
         """
         if not self._begins(sources):
             await self.close()
+        await self._opened()
         for source in sources[len(self._prepared) :]:
             self._prepared.append(await self._replay(source))
         return tuple(self._prepared[: len(sources)])
@@ -108,16 +110,28 @@ class Rehearsal:
     async def check_reverses(self, sources: Sequence[MigrationSource], count: int) -> None:
         """Undo the last `count` of `sources` on a shadow: each step must lead back to where it came from.
 
+        Ends at a schema step without a reverse: behind that no rollback comes.
+
         Raises:
             InvalidContractError: `journal_reverse_differs`, with the objects that differ.
         """
         async with self._scratch() as scratch:
             prepared = await scratch.prepare(sources)
             shadow = await scratch._opened()  # noqa: SLF001  (one of our own)
-            for migration in reversed(prepared[len(prepared) - count :]):
-                for step, evidence in reversed(list(zip(migration.steps, migration.manifest.steps, strict=True))):
-                    if isinstance(step, PreparedSchema) and isinstance(evidence, SchemaStep) and step.reverse:
-                        await self._check_reverse(shadow, migration.source, step, evidence)
+            for place in reversed(range(len(prepared) - count, len(prepared))):
+                for index in reversed(range(len(prepared[place].steps))):
+                    step = prepared[place].steps[index]
+                    if not isinstance(step, PreparedSchema):
+                        continue
+                    if step.reverse is None:
+                        return
+                    statements = step.source.reverse or ()
+                    found = await _located(sources[place], statements, shadow.run(step.reverse))
+                    evidence = prepared[place].manifest.steps[index]
+                    if isinstance(evidence, SchemaStep) and found != evidence.source.semantics:
+                        before = [*sources[:place], truncated(sources[place], index)]
+                        difference = differences(await self.describe(before), await shadow.describe())
+                        raise _reverse_differs(sources[place], step.source, difference)
 
     async def close(self) -> None:
         """Drop the shadow and everything that was learnt."""
@@ -185,19 +199,24 @@ class Rehearsal:
         self._declared = fingerprint(DECLARED_DOMAIN, self._declared, step.digest)
         return ManagedState(self._scope, self._declared, semantics)
 
-    async def _check_reverse(
-        self, shadow: Shadow, source: MigrationSource, step: PreparedSchema, evidence: SchemaStep
-    ) -> None:
-        assert step.reverse is not None
-        found = await _located(source, step.source.reverse or (), shadow.run(step.reverse))
-        if found != evidence.source.semantics:
-            raise failure(
-                Code.REVERSE_DIFFERS,
-                f"{source.path}:{step.source.line}: the reverse of this schema step does not lead back to the schema "
-                "before it: correct it in a new file, or leave this migration applied",
-                file=source.path,
-                line=step.source.line,
-            )
+
+def truncated(source: MigrationSource, count: int) -> MigrationSource:
+    """The migration up to its first `count` steps, assertions at their end left out."""
+    steps = source.steps[:count]
+    while steps and isinstance(steps[-1], AssertionSource):
+        steps = steps[:-1]
+    return replace(source, steps=steps)
+
+
+def _reverse_differs(source: MigrationSource, step: SchemaSource, found: Sequence[Difference]) -> JournalError:
+    return failure(
+        Code.REVERSE_DIFFERS,
+        f"{source.path}:{step.line}: the reverse of this schema step does not lead back to the schema before it: "
+        f"{summary(found)}; leave this migration applied, and undo it in a new one",
+        file=source.path,
+        line=step.line,
+        objects=[item.name for item in found],
+    )
 
 
 async def _lower(shadow: Shadow, source: MigrationSource, step: SchemaSource) -> PreparedSchema:

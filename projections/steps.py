@@ -98,7 +98,7 @@ _DECISIONS: Final[TypeAdapter[StepRecoveryDecision]] = TypeAdapter(StepRecoveryD
 
 
 def decision_from_json(data: Mapping[str, Any]) -> StepRecoveryDecision:
-    """Read what `to_json` made of a decision. Raises `journal_invalid_manifest`."""
+    """Read what `to_json` made of a decision. Raises `journal_invalid_step_plan`."""
     return parse_json(_DECISIONS, data)
 
 

@@ -37,9 +37,9 @@ def _version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     no_args_is_help=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Settings come from options, then JOURNAL_* variables, then journal.toml. Exit codes: 0 done, 1 failed, "
-    "2 usage, 3 another holder has the lease, 4 an operator has to decide, 5 pending or differs, 6 integrity, 130 and "
-    "143 stopped by a signal. With "
-    '--json an error is {"error": {"code", "message", "details"}} on stdout, beside its line on stderr.',
+    "2 usage, 3 another holder has the lease, 4 an operator has to decide, 5 pending or differs, 6 integrity. With "
+    '--json an error is {"error": {"code", "message", "details"}} on stdout, beside its line on stderr. A run that a '
+    "signal stopped ends with 130 or 143.",
 )
 @options.SCOPE
 @options.general

@@ -1,8 +1,9 @@
 """How a command that changes something is stopped: at a safe boundary, at once, or dead.
 
-The first SIGINT or SIGTERM asks for a stop at the next safe boundary, and wakes whoever waits for a lease or a lock. The
-second cancels what runs: the statement is interrupted, its transaction rolled back, the lease released. The third ends
-the process where it is, as a kill would; even that the next run recovers from.
+While it only looks, the first SIGINT or SIGTERM cancels it. Once it has begun to change something, the first asks for a
+stop at the next safe boundary, and wakes whoever waits for a lease or a lock; the second cancels what runs: the
+statement is interrupted, its transaction rolled back, the lease released. The third ends the process where it is, as a
+kill would; even that the next run recovers from.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupts:
-    """The signals that one run has got so far."""
+    """The signals that one run has got so far. `at_once`: what ran was cancelled."""
 
     def __init__(self) -> None:
         self.cancellation: Final = Cancellation()
         self.received: list[signal.Signals] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
+        self._has_begun = False
+        self.at_once = False
 
     @property
     def exit_code(self) -> int:
@@ -41,10 +44,9 @@ class Interrupts:
         """The first signal's name."""
         return (self.received[0] if self.received else signal.SIGINT).name
 
-    @property
-    def at_once(self) -> bool:
-        """Whether what ran was cancelled."""
-        return len(self.received) > 1
+    def begin(self) -> None:
+        """From here on something is changed: the first signal waits for a safe boundary."""
+        self._has_begun = True
 
     def finish(self) -> None:
         """From here on a second signal changes nothing: what is left only gives back what was taken."""
@@ -79,9 +81,15 @@ class Interrupts:
             self._loop.call_soon_threadsafe(self._act, len(self.received))
 
     def _act(self, count: int) -> None:
-        if count == 1:
-            sys.stderr.write(f"journal: {self.name}: stopping at the next safe boundary; again to stop at once\n")
+        if count == 1 and self._has_begun:
+            _say(f"{self.name}: stopping at the next safe boundary; again to stop at once")
         elif self._task is not None:
-            sys.stderr.write("journal: stopping at once\n")
+            if self._has_begun:
+                _say("stopping at once")
+            self.at_once = True
             self._task.cancel()
-        sys.stderr.flush()
+
+
+def _say(line: str) -> None:
+    sys.stderr.write(f"journal: {line}\n")
+    sys.stderr.flush()

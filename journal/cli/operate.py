@@ -134,13 +134,9 @@ def apply(to: str | None, allow_out_of_order: bool, dry_run: bool, **claim: Any)
 
 def _up_to_date(project: Project, *, as_json: bool) -> int:
     """Say so, after the cheapest look at the target that there is."""
-    settings = project.settings
-    if project.state.active and not settings.database_file.exists():
-        raise failure(
-            Code.MISSING_TARGET,
-            f"there is no database {settings.database_file}, although migrations are applied: check the path",
-            path=str(settings.database_file),
-        )
+    from journal.cli.project import check_target  # noqa: PLC0415
+
+    check_target(project.settings, project.state)
     if as_json:
         output.write_json(
             {
@@ -231,7 +227,7 @@ def resolve(
         from journal.cli.project import look  # noqa: PLC0415
         from journal.vocabulary import GroupEventKind  # noqa: PLC0415
 
-        project = await look(settings)
+        project = await look(settings, needs_files=False)
         if attestation is None:
             from journal.cli.preview import show_doubts  # noqa: PLC0415
 
@@ -324,7 +320,7 @@ def _run(work: Callable[[Interrupts], Coroutine[Any, Any, int]]) -> int:
     try:
         return interrupts.run(work)
     except (asyncio.CancelledError, OperationCancelledError) as error:
-        message = f"stopped by {interrupts.name} before it was done: run again"
+        message = f"stopped by {interrupts.name} before it was done"
         raise failure(Code.CANCELLED, message, signal=interrupts.name) from error
 
 
@@ -357,6 +353,7 @@ def _members(project: Project) -> list[MigrationId]:
 def _task(project: Project, interrupts: Interrupts, claim: dict[str, Any], *, as_json: bool) -> Task:
     from journal.cli.run import Task  # noqa: PLC0415
 
+    interrupts.begin()
     return Task(project, _claim(**claim), interrupts, as_json)
 
 

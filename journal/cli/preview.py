@@ -14,7 +14,7 @@ from journal.bootstrap import open_database, open_journal
 from journal.cli import output, plan_views, views
 from journal.cli.exits import Exit, exit_code
 from journal.cli.operate_views import write_error
-from journal.cli.project import Project
+from journal.cli.project import Project, check_target
 from journal.errors import Code, JournalError, failure
 from journal.events import Event, EventType
 from journal.identities import MigrationId, Scope
@@ -82,6 +82,7 @@ async def show_plan(project: Project, wish: Wish, *, as_json: bool, pending_code
 
 async def foresee(project: Project, wish: Wish) -> Foresight:
     """Look ahead. Raises what a run would meet before anything of it could be shown."""
+    check_target(project.settings, project.state)
     async with opened_target(project.settings, project.scope, read_only=True) as (database, rehearsal):
         if wish.direction is Direction.FORWARD:
             preview = await operations.preview_apply(
@@ -135,6 +136,7 @@ def _obstacle(preview: Preview, doubts: Sequence[Doubt]) -> JournalError | None:
 
 async def show_doubts(project: Project, *, as_json: bool) -> int:
     """Print every unit in doubt; the exit code says whether an operator has to decide."""
+    check_target(project.settings, project.state)
     async with opened_target(project.settings, project.scope, read_only=True) as (database, rehearsal):
         found = await operations.doubts(project.state, project.sources, database, rehearsal)
     holders: dict[int, str] = {}
@@ -196,5 +198,7 @@ async def show_verification(settings: Settings, journal: Journal, result: Verifi
 
 async def _compare(settings: Settings, journal: Journal, scope: Scope) -> Comparison:
     sources = read_folder(settings.dir, settings.app_label).migrations
+    state = await journal.state(scope)
+    check_target(settings, state)
     async with opened_target(settings, scope, read_only=True) as (database, rehearsal):
-        return await operations.compare(await journal.state(scope), sources, database, rehearsal)
+        return await operations.compare(state, sources, database, rehearsal)

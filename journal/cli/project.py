@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from journal.admission import ScopeState
+from journal.cli.operate_views import write_note
 from journal.errors import Code, InvalidContractError, JournalError, failure
 from journal.identities import Digest, MigrationId, Scope
 from journal.migrations.files import Folder, read_folder
@@ -76,9 +77,10 @@ async def look(settings: Settings, *, needs_database: bool = True, needs_files: 
         settings.database_file  # noqa: B018  (it raises)
     try:
         folder = read_folder(settings.dir, settings.app_label)
-    except InvalidContractError:
+    except InvalidContractError as error:
         if needs_files:
             raise
+        write_note(f"journal: going on without the files of the migrations: {_in_one_line(error)}")
         folder = Folder((), ())
     scope, state = await state_of(settings)
     return Project(settings, scope, state, folder)
@@ -96,6 +98,23 @@ async def state_of(settings: Settings) -> tuple[Scope, ScopeState]:
         scopes = await opened.scopes()
         scope = named_scope(scopes, settings) or Scope(DEFAULT_SCOPE)
         return scope, await opened.state(scope) if scope in scopes else empty_state(scope)
+
+
+def check_target(settings: Settings, state: ScopeState) -> None:
+    """Refuse a target that is not there although something was applied to it. Raises `journal_missing_target`."""
+    path = settings.database_file
+    if state.active and not path.exists():
+        raise failure(
+            Code.MISSING_TARGET,
+            f"there is no database {path}, although migrations are applied: check the path",
+            path=str(path),
+        )
+
+
+def _in_one_line(error: JournalError) -> str:
+    first, *rest = error.message.split("\n")
+    more = f" and {len(rest) - 1} more" if len(rest) > 1 else ""
+    return f"{first} {rest[0].strip()}{more}" if rest else first
 
 
 def _has_log(settings: Settings) -> bool:
@@ -150,7 +169,5 @@ def pending_of(settings: Settings, state: ScopeState) -> tuple[list[MigrationSou
     try:
         ordered = check_files(read_folder(settings.dir, settings.app_label).migrations)
     except JournalError as error:
-        lines = error.message.split("\n")
-        more = f" and {len(lines) - 2} more" if len(lines) > 2 else ""
-        return None, " ".join(line.strip() for line in lines[:2]) + more
+        return None, _in_one_line(error)
     return [source for source in ordered if str(source.id) not in state.active], None

@@ -112,8 +112,11 @@ class SQLiteDatabase:
         outside = Outside(self._thread, guard, program)
         async with self._turn(control):
             await self._patiently(control, outside.begin)
-            for _ in program.statements:
-                await self._patiently(control, outside.run_next)
+            try:
+                for _ in program.statements:
+                    await self._patiently(control, outside.run_next)
+            except UnavailableError as error:
+                raise outside.failed(error) from error
             await outside.check_settings()
 
     async def is_empty(self, table: str) -> bool:

@@ -14,7 +14,7 @@ DriverError: TypeAlias = sqlite3.Error | sqlite3.Warning | ValueError | Overflow
 
 _ROLLBACK_NEEDED: Final = (sqlite3.SQLITE_READONLY_ROLLBACK, sqlite3.SQLITE_READONLY_RECOVERY)
 _CODES: Final = {
-    sqlite3.SQLITE_BUSY: (Code.TARGET_BUSY, "another process keeps it locked: run again, or find what holds it"),
+    sqlite3.SQLITE_BUSY: (Code.TARGET_BUSY, "another process holds its lock: run again, or find which does"),
     sqlite3.SQLITE_PROTOCOL: (Code.TARGET_BUSY, "other processes keep it locked: run again"),
     sqlite3.SQLITE_FULL: (Code.TARGET_UNAVAILABLE, "the disk is full: free some room and run again"),
     sqlite3.SQLITE_READONLY: (

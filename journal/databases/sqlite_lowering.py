@@ -20,6 +20,7 @@ from journal.ports import Program
 _FIRST: Final = re.compile(r"(?:[ \t\n\f\r]++|--[^\n]*+|/\*(?s:.*?)(?:\*/|\Z))*+([A-Za-z]++)?+")
 
 ROWS: Final = frozenset({"delete", "insert", "replace", "update", "with"})
+CANNOT_BREAK_REFERENCES: Final = frozenset({"analyze", "create", "pragma", "reindex"})
 QUERIES: Final = frozenset({"select", "values", "with"})
 
 NO_EFFECT: Final = "a query has no effect: put it behind `-- journal: assert`, or leave it out"

@@ -7,7 +7,7 @@ from journal.databases.sqlite_lowering import keyword
 from journal.databases.sqlite_pragmas import expected, pragma
 from journal.databases.sqlite_session import Session, SessionThread
 from journal.databases.sqlite_transaction import execute
-from journal.errors import Code, failure
+from journal.errors import Code, JournalError, UnavailableError, failure
 from journal.ports import Guard, Program
 
 
@@ -38,8 +38,14 @@ class Outside:
             session.schema.forget()  # VACUUM numbers the rows of the schema anew
             execute(session, self._program.statements[self._done], self._program.numbers[self._done])
 
-        await self._thread.call(work)
+        await self._thread.call(lambda session: session.atomically(work))
         self._done += 1
+
+    def failed(self, error: UnavailableError) -> JournalError:
+        """The error for a target that became unavailable: nothing was written only as long as no statement was run."""
+        if not self._done:
+            return error
+        return failure(Code.STATEMENT_FAILED, error.message, statement=self._program.numbers[self._done])
 
     async def check_settings(self) -> None:
         """SQLite ignores a setting that cannot be made now (a page size in WAL mode): that is a failure too."""

@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from journal.control import Control
 from journal.databases import sqlite_backfill as backfill, sqlite_bookkeeping as bookkeeping
 from journal.databases.sqlite_errors import DRIVER_ERRORS, primary, translate
-from journal.databases.sqlite_lowering import keyword
+from journal.databases.sqlite_lowering import CANNOT_BREAK_REFERENCES, keyword
 from journal.databases.sqlite_references import Violation, broken, violations
 from journal.databases.sqlite_session import Session, SessionThread
 from journal.errors import Code, CommitFailedError, JournalError, failure
@@ -60,9 +60,13 @@ class SQLiteTransaction:
     def _execute(self, session: Session, program: Program) -> None:
         with session.schema.following():
             for number, statement in zip(program.numbers, program.statements, strict=True):
-                if self._dangling is None and not self._enforces and keyword(statement) != "create":
-                    self._dangling = violations(session.connection)
+                if keyword(statement) not in CANNOT_BREAK_REFERENCES:
+                    self._look_before(session)
                 execute(session, statement, number)
+
+    def _look_before(self, session: Session) -> None:
+        if self._dangling is None and not self._enforces:
+            self._dangling = violations(session.connection)
 
     async def observe(self) -> Fingerprint:
         """See `Transaction.observe`."""

@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from journal.errors import JournalError
 from journal.identities import MigrationId
 from journal.migrations.source import AssertionSource, BackfillSource, SchemaSource, Statement, StepSource
-from journal.migrations.statements import Dialect, Directive, scan
+from journal.migrations.statements import IN_NAME, Dialect, Directive, scan
 
 MAX_BATCH: Final = 1_000_000
 DEFAULT_BATCH: Final = 1_000
@@ -46,12 +46,13 @@ class Contents:
 def read_contents(text: str, app: str, *, dialect: Dialect = Dialect.SQLITE) -> Contents:
     """Read the text of a file, with LF line endings; names without an app are names of `app`."""
     problems = _Problems()
-    sections = _sections(text, dialect, problems)
+    sections, whole = _sections(text, dialect, problems)
     dependencies, units = _units(sections, app, problems)
     steps = [_step(unit, problems) for unit in units]
     if not units and not problems.found:
         problems.add(None, _NO_STEP)
-    _check_assertions(units, problems)
+    if whole:
+        _check_assertions(units, problems)
     return Contents(
         dependencies,
         tuple(step for step in steps if step is not None),
@@ -96,7 +97,8 @@ _WRITTEN_RIGHT: Final = re.compile(r"--[ \t]+journal:[ \t]+([a-z]+)(?:[ \t]+(.*)
 _WRITTEN: Final = re.compile(r"--[ \t]*journal[ \t]*:[ \t]*([^ \t]*)(.*)", re.IGNORECASE | re.DOTALL)
 
 
-def _sections(text: str, dialect: Dialect, problems: _Problems) -> list[_Section]:
+def _sections(text: str, dialect: Dialect, problems: _Problems) -> tuple[list[_Section], bool]:
+    """The sections of a text, and whether it could be split to its end; the section in which it could not is left out."""
     sections = [_Section("", "", 1)]
     try:
         for piece in scan(text, dialect=dialect):
@@ -106,7 +108,8 @@ def _sections(text: str, dialect: Dialect, problems: _Problems) -> list[_Section
                 sections.append(_section(piece, problems))
     except JournalError as error:
         problems.add(error.details["line"], error.details["rule"])
-    return sections
+        return sections[:-1], False
+    return sections, True
 
 
 def _section(directive: Directive, problems: _Problems) -> _Section:
@@ -265,7 +268,7 @@ _Value: TypeAlias = str | int | tuple[str, ...]
 _Read: TypeAlias = Callable[[str], tuple[_Value | None, str]]
 
 _OPTION: Final = re.compile(r"""([^\s="]+)=((?:"[^"]*"|[^\s"])*)(?!\S)""")
-_PLAIN: Final = r"[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_$\x80-\U0010ffff]*"
+_PLAIN: Final = rf"(?![0-9$]){IN_NAME}+"
 _NAME: Final = rf'(?:{_PLAIN}|"(?:[^"]|"")+")'
 _NAMES: Final = re.compile(rf"{_NAME}(?:,{_NAME})*")
 _EACH_NAME: Final = re.compile(_NAME)

@@ -65,7 +65,7 @@ def read_folder(folder: Path, app: str, *, dialect: Dialect = Dialect.SQLITE) ->
             continue
         problems.extend((entry.name, problem) for problem in contents.problems)
         dependencies = before if contents.dependencies is None else contents.dependencies
-        migrations.append(MigrationSource(id, dependencies, contents.steps, entry.path))
+        migrations.append(MigrationSource(id, dependencies, contents.steps, _printable(entry.path)))
         before = (id,)
     if problems:
         raise _refused(folder, problems)

@@ -397,6 +397,8 @@ def test_a_target_that_lost_its_file_is_not_made_anew(project: Project) -> None:
     project.target.unlink()
     assert "[journal_missing_target]" in project.journal("apply", code=1).stderr
     assert "[journal_missing_target]" in project.quick("apply", "--to", "1", code=1).stderr
+    assert "[journal_missing_target]" in project.quick("plan", code=1).stderr
+    assert "[journal_missing_target]" in project.quick("verify", "--migrations", code=1).stderr
     assert not project.target.exists()
 
 
@@ -780,6 +782,7 @@ def test_verify_of_a_broken_chain_ends_as_before(project: Project) -> None:
 
 
 def test_on_a_terminal_bars_are_shown_and_the_lines_stay(paced: Project) -> None:
+    paced.pace(100_000)
     outer, inner = os.openpty()
     variables = environment({"TERM": "xterm-256color", "COLUMNS": "160"})
     with subprocess.Popen(

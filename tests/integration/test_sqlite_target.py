@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from journal.control import Control
 from journal.databases.sqlite import SQLiteDatabase
+from journal.databases.sqlite_errors import translate
 from journal.errors import (
     Code,
     CommitFailedError,
@@ -107,6 +108,20 @@ def with_orders(path: Path, count: int, *before: str) -> None:
         connection.commit()
 
 
+def is_there(path: Path) -> bool:
+    return path.exists()
+
+
+def write(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+
+
+def damage(path: Path) -> None:
+    """Leave the first page of a database as it is, and nothing else."""
+    content = path.read_bytes()
+    path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+
+
 def digests(folder: Path) -> dict[str, str]:
     return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
 
@@ -143,22 +158,22 @@ async def test_a_file_is_made_when_the_fence_is_raised_and_not_before(path: Path
     assert await database.witness(SCOPE, "unit") is None
     assert await database.cursor(SCOPE, "unit") is None
     assert await database.is_empty("orders")
-    assert not path.exists()
+    assert not is_there(path)
     await database.raise_fence(GUARD, Control())
-    assert path.exists()
+    assert is_there(path)
     assert await database.observe() == empty
 
 
 async def test_a_missing_file_is_an_empty_schema_for_those_that_only_read(path: Path, open_database: Opener) -> None:
     database = open_database(read_only=True)
     empty = await database.observe()
-    assert not path.exists()
+    assert not is_there(path)
     script(path, ORDERS)
     assert await database.observe() != empty
 
 
 async def test_an_empty_file_is_an_empty_database(path: Path, open_database: Opener) -> None:
-    path.touch()
+    write(path, b"")
     database = open_database()
     assert await database.describe() == {}
     await database.raise_fence(GUARD, Control())
@@ -168,7 +183,7 @@ async def test_an_empty_file_is_an_empty_database(path: Path, open_database: Ope
 async def test_another_kind_of_file_is_left_as_it_is(
     path: Path, open_database: Opener, options: dict[str, bool]
 ) -> None:
-    path.write_bytes(b"PK\3\4" + bytes(range(256)) * 20)
+    write(path, b"PK\3\4" + bytes(range(256)) * 20)
     before = digests(path.parent)
     database = open_database(**options)
     for asked in (database.observe(), database.raise_fence(GUARD, Control())):
@@ -181,9 +196,7 @@ async def test_another_kind_of_file_is_left_as_it_is(
 
 async def test_a_damaged_file_is_said_to_be(path: Path, open_database: Opener) -> None:
     with_orders(path, 5_000)
-    content = bytearray(path.read_bytes())
-    content[4096:] = b"\xff" * (len(content) - 4096)
-    path.write_bytes(content)
+    damage(path)
     database = open_database()
     with pytest.raises(IntegrityError) as raised:
         await database.is_empty("orders")
@@ -202,10 +215,9 @@ async def test_reading_alone_changes_no_byte(path: Path, open_database: Opener, 
     assert "table orders" in await reader.describe()
     assert await reader.witness(SCOPE, "unit") is None
     assert await reader.cursor(SCOPE, "unit") is None
-    for writing in (reader.raise_fence(Guard(SCOPE, INCARNATION, Fence(2)), Control()),):
-        with pytest.raises(UnavailableError) as raised:
-            await writing
-        assert raised.value.code is Code.TARGET_UNAVAILABLE
+    with pytest.raises(UnavailableError) as raised:
+        await reader.raise_fence(Guard(SCOPE, INCARNATION, Fence(2)), Control())
+    assert raised.value.code is Code.TARGET_UNAVAILABLE
     await reader.close()
     assert digests(path.parent).items() >= before.items()
 
@@ -247,6 +259,32 @@ async def test_a_full_disk_is_no_fault_of_the_statement(database: SQLiteDatabase
     assert raised.value.code is Code.TARGET_UNAVAILABLE
     assert raised.value.details["statement"] == 3
     assert await database.describe() == {}
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (sqlite3.SQLITE_BUSY_RECOVERY, Code.TARGET_BUSY),
+        (sqlite3.SQLITE_FULL, Code.TARGET_UNAVAILABLE),
+        (sqlite3.SQLITE_READONLY_DBMOVED, Code.TARGET_UNAVAILABLE),
+        (sqlite3.SQLITE_READONLY_ROLLBACK, Code.TARGET_UNAVAILABLE),
+        (sqlite3.SQLITE_CANTOPEN_ISDIR, Code.TARGET_UNAVAILABLE),
+        (sqlite3.SQLITE_IOERR_FSYNC, Code.TARGET_UNAVAILABLE),
+        (sqlite3.SQLITE_NOTADB, Code.FOREIGN_TARGET),
+        (sqlite3.SQLITE_CORRUPT_VTAB, Code.DAMAGED_FILE),
+        (sqlite3.SQLITE_CONSTRAINT_CHECK, Code.STATEMENT_FAILED),
+        (sqlite3.SQLITE_LOCKED, Code.STATEMENT_FAILED),
+        (sqlite3.SQLITE_ERROR, Code.STATEMENT_FAILED),
+    ],
+)
+def test_an_error_of_the_driver_is_one_of_the_journal(code: int, expected: Code) -> None:
+    error = sqlite3.OperationalError("what SQLite says")
+    error.sqlite_errorcode = code
+    translated = translate(error, "target.db", statement=4)
+    assert translated.code is expected
+    assert translated.__cause__ is error
+    assert translated.details["statement"] == 4
+    assert "what SQLite says" in translated.message
 
 
 # --- locks and processes ----------------------------------------------------------------------------------------------
@@ -387,14 +425,21 @@ async def test_a_commit_waits_for_readers(path: Path, database: SQLiteDatabase) 
     reading.fetchone()
     task = asyncio.create_task(migrate(database, "DELETE FROM orders"))
     writer = sqlite3.connect(path, timeout=0)
-    async with asyncio.timeout(30):
-        while readable(writer):  # until the commit keeps new readers out, and waits for the old one
-            await asyncio.sleep(0)
+    await unreadable(writer)  # the commit keeps new readers out, and waits for the old one
     assert not task.done()
     reader.close()
     await asyncio.wait_for(task, 30)
     writer.close()
     assert rows(path, "SELECT count(*) FROM orders") == [(0,)]
+
+
+async def unreadable(connection: sqlite3.Connection) -> None:
+    """Wait until somebody keeps readers out."""
+    async with asyncio.timeout(30):
+        while True:
+            if not readable(connection):
+                return
+            await asyncio.sleep(0)
 
 
 def readable(connection: sqlite3.Connection) -> bool:
@@ -1022,6 +1067,17 @@ async def test_settings_that_last_are_made_outside_of_transactions(
             GUARD, await shadow.lower(["PRAGMA page_size = 4096", "VACUUM"], transactional=False)
         )
     assert raised.value.details["statement"] == 1
+
+
+async def test_a_target_that_fails_between_two_statements_has_them(path: Path, database: SQLiteDatabase) -> None:
+    filling = program(
+        ORDERS, "PRAGMA max_page_count = 10", "CREATE TABLE b AS SELECT zeroblob(1000000) AS a", transactional=False
+    )
+    with pytest.raises(TargetError) as raised:
+        await database.execute_outside(GUARD, filling)
+    assert raised.value.code is Code.STATEMENT_FAILED
+    assert raised.value.details["statement"] == 3
+    assert rows(path, "SELECT count(*) FROM orders") == [(0,)]
 
 
 async def test_a_shadow_can_be_interrupted(shadow: Shadow) -> None:
