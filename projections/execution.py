@@ -239,9 +239,12 @@ async def _execute_outside(session: Session, unit: SchemaUnit) -> Fingerprint:
     try:
         await session.database.execute_outside(session.guard, unit.program)
     except JournalError as error:
+        told = located(error, unit.position.file, unit.statements)
         nothing_ran = error.details.get("statement") == 1 and isinstance(error, TargetError)
         await session.append(unit.record(session.lease, _ABORTED if nothing_ran else _UNKNOWN))
-        raise located(error, unit.position.file, unit.statements) from (error.__cause__ or error)
+        if nothing_ran:
+            raise told from (error.__cause__ or error)
+        raise _explicit(unit, _UNKNOWN, f"{told.message}; the statements before it stay") from error
     observed = await session.database.observe()
     if observed != unit.target:
         await session.append(unit.record(session.lease, _UNKNOWN))

@@ -8,8 +8,6 @@ when a file of it was edited meanwhile, or when the run was asked for less.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from journal.control import Control
 from journal.errors import (
@@ -19,10 +17,9 @@ from journal.errors import (
     JournalError,
     failure,
 )
-from journal.identities import Digest, EventId, Fingerprint, Incarnation, MigrationId
+from journal.identities import Fingerprint, Incarnation, MigrationId
 from journal.journal import Journal
 from journal.lease import Lease
-from journal.migrations.graph import ancestors
 from journal.migrations.manifest import ManagedState
 from journal.migrations.plan import verify_plan, verify_rollback_plan
 from journal.migrations.planner import (
@@ -37,19 +34,25 @@ from journal.migrations.planner import (
 from journal.migrations.source import MigrationSource
 from journal.ports import Database, Guard
 from journal.records import (
-    BackfillEventRecord,
-    GroupEventRecord,
-    JournalEntry,
     PlanAbandonedRecord,
     PlanRecord,
     RollbackPlanRecord,
-    RollbackStepEventRecord,
-    unit_of,
 )
-from journal.state import OpenPlan, ScopeState, Unit, UnitKey, journal_entry
-from journal.vocabulary import Direction, GroupEventKind, UnitKind
+from journal.state import ScopeState
+from journal.vocabulary import Direction
 from projections.drift import differences, summary
 from projections.execution import Session, known, run_unit
+from projections.open_plan import (
+    Carried,
+    Member,
+    carried,
+    check_settled,
+    check_untouched,
+    first_that_differs,
+    ledger_of,
+    other_direction,
+    wanted_by,
+)
 from projections.outcome import (
     Applied,
     Failed,
@@ -65,24 +68,7 @@ from projections.outcome import (
     UpToDate,
 )
 from projections.rehearsal import Prepared, PreparedBackfill, Rehearsal
-from projections.units import BackfillUnit, SchemaUnit, Work, count_of, forward, name_of_unit, reverse
-
-_DONE = (GroupEventKind.COMMITTED, GroupEventKind.FORMAL_ONLY_ADVANCED)
-_IN_DOUBT = (GroupEventKind.BEFORE_COMMIT, GroupEventKind.COMMIT_OUTCOME_UNKNOWN)
-
-Units: TypeAlias = dict[UnitKey, Unit]
-Tokens: TypeAlias = dict[UnitKey, list[EventId]]
-
-
-@dataclass(slots=True)
-class _Open:
-    """The open plan as it is carried on: what remains of it, and what is known of its units."""
-
-    direction: Direction
-    entry: JournalEntry[PlanRecord] | JournalEntry[RollbackPlanRecord]
-    members: list[tuple[MigrationId, Digest]]
-    units: Units = field(default_factory=dict)
-    tokens: Tokens = field(default_factory=dict)
+from projections.units import BackfillUnit, SchemaUnit, Work, count_of, forward, reverse
 
 
 class Executor:
@@ -169,7 +155,7 @@ class Executor:
             state = await self._journal.state(self._lease.scope)
             ledger = ledger_of(state)
             if state.plan is not None:
-                await self._resume_apply(session, state, ordered, _wanted(ordered, target))
+                await self._resume_apply(session, state, ordered, wanted_by(ordered, target))
                 continue
             plan = plan_apply(ordered, ledger, target, allow_out_of_order=allow_out_of_order)
             if not plan.planned:
@@ -187,7 +173,7 @@ class Executor:
         record = PlanRecord.from_verified_plan(self._lease, verified, _canonical(plan.applied), live)
         session.check()
         entry = await session.append(record)
-        opened = _Open(Direction.FORWARD, entry, [(item.source.id, item.manifest.digest) for item in planned])
+        opened = Carried(Direction.FORWARD, entry, [(item.source.id, item.manifest.digest) for item in planned])
         self._observer(PlanStarted(Direction.FORWARD, record.migration_ids, resumed=False))
         await self._run(session, opened, works)
 
@@ -195,16 +181,16 @@ class Executor:
         self, session: Session, state: ScopeState, ordered: Sequence[MigrationSource], wanted: set[MigrationId] | None
     ) -> None:
         assert state.plan is not None
-        opened = _resumed(state.plan)
+        opened = carried(state.plan)
         if opened.direction is not Direction.FORWARD:
-            raise _other_direction("rollback")
+            raise other_direction("rollback")
         ledger = ledger_of(state)
         ordered = check_ledger(ordered, ledger, allow_out_of_order=True)
         done = {entry.id for entry in ledger}
         remaining = [member for member in opened.members if member[0] not in done]
-        stop = _first_that_differs(remaining, ordered, wanted)
+        stop = first_that_differs(remaining, ordered, wanted)
         if stop is not None:
-            await self._check_untouched(opened, remaining[stop:], ordered)
+            await check_untouched(opened, remaining[stop:], ordered, self._database)
         if remaining[:stop]:
             await self._carry_on_apply(session, opened, ordered, ledger, remaining[:stop])
         if stop is not None:
@@ -212,32 +198,13 @@ class Executor:
             asked = wanted is not None and id not in wanted
             await self._give_up(session, opened, f"{id} {'was not asked for' if asked else 'has changed'}")
 
-    async def _check_untouched(
-        self, opened: _Open, rest: Sequence[tuple[MigrationId, Digest]], ordered: Sequence[MigrationSource]
-    ) -> None:
-        """A plan can be given up from here on if nothing of what follows was begun, or what was begun left nothing."""
-        ids = {digest: id for id, digest in rest}
-        for key, unit in opened.units.items():
-            id = ids.get(Digest(key[0]))
-            if id is not None and not await self._left_nothing(opened, id, key, unit):
-                source = next((source for source in ordered if source.id == id), None)
-                raise _half_done(id, Digest(key[0]), source, in_doubt=unit.kind in _IN_DOUBT)
-
-    async def _left_nothing(self, opened: _Open, id: MigrationId, key: UnitKey, unit: Unit) -> bool:
-        if unit.kind is not GroupEventKind.DEFINITELY_ABORTED or key[1] is not UnitKind.BACKFILL:
-            return unit.kind is GroupEventKind.DEFINITELY_ABORTED
-        _, kind, ordinal, direction = key
-        cursor = await self._database.cursor(self._lease.scope, name_of_unit(id, kind, ordinal, direction))
-        mine = cursor is not None and cursor.token in opened.tokens.get(key, ())
-        return cursor is None or not mine or cursor.transaction_groups == 0
-
     async def _carry_on_apply(
         self,
         session: Session,
-        opened: _Open,
+        opened: Carried,
         ordered: Sequence[MigrationSource],
         ledger: Sequence[LedgerEntry],
-        remaining: Sequence[tuple[MigrationId, Digest]],
+        remaining: Sequence[Member],
     ) -> None:
         self._check_profile(opened)
         by_id = {source.id: source for source in ordered}
@@ -247,7 +214,7 @@ class Executor:
         self._observer(PlanStarted(Direction.FORWARD, tuple(id for id, _ in opened.members), resumed=True))
         await self._run(session, opened, works)
 
-    async def _give_up(self, session: Session, opened: _Open, reason: str) -> None:
+    async def _give_up(self, session: Session, opened: Carried, reason: str) -> None:
         record = PlanAbandonedRecord.new(
             self._lease,
             opened.entry,
@@ -287,13 +254,13 @@ class Executor:
         entry = await session.append(record)
         members = [(work.prepared.source.id, work.prepared.manifest.digest) for work in works]
         self._observer(PlanStarted(Direction.REVERSE, record.rollback_ids, resumed=False))
-        await self._run(session, _Open(Direction.REVERSE, entry, members), works)
+        await self._run(session, Carried(Direction.REVERSE, entry, members), works)
 
     async def _resume_rollback(self, session: Session, state: ScopeState, ordered: Sequence[MigrationSource]) -> None:
         assert state.plan is not None
-        opened = _resumed(state.plan)
+        opened = carried(state.plan)
         if opened.direction is not Direction.REVERSE:
-            raise _other_direction("apply")
+            raise other_direction("apply")
         ledger = ledger_of(state)
         ordered = check_ledger(ordered, ledger, allow_out_of_order=True)
         self._check_profile(opened)
@@ -336,7 +303,7 @@ class Executor:
             objects=[item.name for item in found],
         )
 
-    def _check_profile(self, opened: _Open) -> None:
+    def _check_profile(self, opened: Carried) -> None:
         record = opened.entry.record
         profiles = (self._database.semantic_profile, self._database.lowering_profile)
         if (record.semantic_profile, record.lowering_profile) != profiles:
@@ -346,10 +313,10 @@ class Executor:
                 "fenced-journal that opened it",
             )
 
-    async def _run(self, session: Session, opened: _Open, works: Sequence[Work]) -> None:
+    async def _run(self, session: Session, opened: Carried, works: Sequence[Work]) -> None:
         units = [unit for work in works for unit in work.units]
         begun = max((index for index, unit in enumerate(units) if unit.key in opened.units), default=-1)
-        _check_settled(opened.units, [unit.key for unit in units[: max(begun, 0)]])
+        check_settled(opened.units, [unit.key for unit in units[: max(begun, 0)]])
         index, total = 0, len(opened.members)
         for number, work in enumerate(works, start=total - len(works) + 1):
             id = work.prepared.source.id
@@ -387,89 +354,6 @@ class Executor:
             migration=str(id),
             observed=observed.hex(),
             expected=work.target.hex(),
-        )
-
-
-# --- the open plan ----------------------------------------------------------------------------------------------------
-
-
-def ledger_of(state: ScopeState) -> list[LedgerEntry]:
-    """The active ledger, in the order in which migrations entered it."""
-    return [LedgerEntry(MigrationId.parse(id), Digest(entry.digest)) for id, entry in state.active.items()]
-
-
-def _resumed(plan: OpenPlan) -> _Open:
-    entry: JournalEntry[PlanRecord] | JournalEntry[RollbackPlanRecord] = journal_entry(plan.entry)
-    record = entry.record
-    ids = record.migration_ids if isinstance(record, PlanRecord) else record.rollback_ids
-    tokens: Tokens = {}
-    for item in plan.events:
-        event = item.event.record
-        if isinstance(event, GroupEventRecord | BackfillEventRecord | RollbackStepEventRecord) and (
-            event.kind is GroupEventKind.BEFORE_COMMIT
-        ):
-            tokens.setdefault((event.manifest_digest, *unit_of(event)), []).append(EventId(item.event.event_id))
-    members = list(zip(ids, record.manifest_digests, strict=True))
-    return _Open(plan.direction, entry, members, dict(plan.units), tokens)
-
-
-def _wanted(ordered: Sequence[MigrationSource], target: MigrationId | None) -> set[MigrationId] | None:
-    """What a run is about; None for everything."""
-    if target is None:
-        return None
-    return ancestors({source.id: source.dependencies for source in ordered}, [target])
-
-
-def _first_that_differs(
-    remaining: Sequence[tuple[MigrationId, Digest]],
-    ordered: Sequence[MigrationSource],
-    wanted: set[MigrationId] | None,
-) -> int | None:
-    """The first place in the rest of a plan where this run would do something else."""
-    by_id = {source.id: source for source in ordered}
-    for index, (id, digest) in enumerate(remaining):
-        source = by_id.get(id)
-        if source is None or source.digest != digest or (wanted is not None and id not in wanted):
-            return index
-    return None
-
-
-def _half_done(id: MigrationId, digest: Digest, source: MigrationSource | None, *, in_doubt: bool) -> JournalError:
-    now = "is gone" if source is None else f"now has digest {source.digest.hex()}"
-    if source is not None and source.digest == digest:
-        return failure(
-            Code.PLAN_DIFFERS,
-            f"{id} is in the open plan and half done, but was not asked for: run `journal apply` without --to, or with a "
-            "later migration",
-            migration=str(id),
-        )
-    state = "a step of it is in doubt" if in_doubt else "some of its steps are done"
-    return failure(
-        Code.MIGRATION_EDITED,
-        f"{id} is half done ({state}) with digest {digest.hex()}, but its file {now}: put the file back as it was and "
-        "run again; what else is to change goes into a new migration",
-        migration=str(id),
-        planned=digest.hex(),
-        found=None if source is None else source.digest.hex(),
-    )
-
-
-def _other_direction(which: str) -> JournalError:
-    return failure(
-        Code.PLAN_ALREADY_OPEN,
-        f"a plan to {which} is open: finish it with `journal {which}`, or give it up with `journal abandon`"
-        if which == "apply"
-        else "a plan to roll back is open: finish it with `journal rollback`, or give it up with `journal abandon`",
-    )
-
-
-def _check_settled(units: Units, keys: Sequence[UnitKey]) -> None:
-    """Units run one after the other: all before the last one that was begun came to their end."""
-    for _, kind, ordinal, _ in (key for key in keys if key not in units or units[key].kind not in _DONE):
-        raise failure(
-            Code.INVALID_OPEN_PLAN,
-            f"the open plan went on although its {kind.value} {ordinal} had not come to its end: it was written by "
-            "something else than this executor",
         )
 
 

@@ -16,7 +16,7 @@ from journal.identities import Digest, EventId, Fingerprint, Incarnation, Migrat
 from journal.journal import Journal
 from journal.lease import Lease
 from journal.migrations.manifest import ManagedState
-from journal.migrations.planner import check_files, check_ledger, plan_apply, plan_rollback
+from journal.migrations.planner import Known, check_files, check_ledger, plan_apply, plan_rollback
 from journal.migrations.source import MigrationSource
 from journal.ports import BackfillCursor, Database, Guard
 from journal.records import (
@@ -35,12 +35,20 @@ from journal.recovery import SchemaRelation, Witness, schema_relation
 from journal.state import OpenPlan, ScopeState, UnitKey, journal_entry
 from journal.vocabulary import Direction, GroupEventKind, UnitKind
 from projections.drift import Difference, differences, summary
-from projections.executor import check_keys, check_limits, ledger_of
+from projections.executor import check_keys, check_limits
+from projections.open_plan import (
+    DONE,
+    IN_DOUBT,
+    carried,
+    check_untouched,
+    first_that_differs,
+    ledger_of,
+    other_direction,
+    wanted_by,
+)
 from projections.rehearsal import Rehearsal, truncated
 from projections.units import SchemaUnit, Work, WorkUnit, forward, name_of_unit, reverse
 
-_IN_DOUBT = (GroupEventKind.BEFORE_COMMIT, GroupEventKind.COMMIT_OUTCOME_UNKNOWN)
-_DONE = (GroupEventKind.COMMITTED, GroupEventKind.FORMAL_ONLY_ADVANCED)
 UnitRecord: TypeAlias = GroupEventRecord | BackfillEventRecord | RollbackStepEventRecord
 
 
@@ -84,19 +92,36 @@ async def preview_apply(
     """What `Executor.apply` would do. Raises what it would meet before its first effect."""
     ordered = check_files(sources)
     ledger = ledger_of(state)
-    if state.plan is None:
-        plan = plan_apply(ordered, ledger, target, allow_out_of_order=allow_out_of_order)
-        applied, planned = plan.applied, plan.planned
-    else:
-        ordered = check_ledger(ordered, ledger, allow_out_of_order=True)
-        applied, planned = _rest_of(state, ordered, Direction.FORWARD)
-    prepared = await rehearsal.prepare([*applied, *planned])
-    works = [forward(item) for item in prepared[len(applied) :]]
+    rest: tuple[MigrationSource, ...] = ()
+    if state.plan is not None:
+        ordered, rest = await _rest_to_apply(state, ordered, database, target)
+        ledger += [Known(source.id, source.digest) for source in rest]
+    plan = plan_apply(ordered, ledger, target, allow_out_of_order=allow_out_of_order)
+    chain = [*plan.applied, *plan.planned]
+    count = len(rest) + len(plan.planned)
+    prepared = (await rehearsal.prepare(chain))[len(chain) - count :]
+    works = [forward(item) for item in prepared]
     check_limits(works, Control())
-    if state.plan is None:
-        await check_keys(prepared[len(applied) :], database)
-    problems = await _reverse_problems(rehearsal, [*applied, *planned], len(planned))
+    await check_keys(prepared[len(rest) :], database)
+    problems = await _reverse_problems(rehearsal, chain, count)
     return await _preview(state, ordered, database, rehearsal, works, problems)
+
+
+async def _rest_to_apply(
+    state: ScopeState, ordered: Sequence[MigrationSource], database: Database, target: MigrationId | None
+) -> tuple[tuple[MigrationSource, ...], tuple[MigrationSource, ...]]:
+    """The files as the ledger has them, and how far an open plan would be carried on before it is given up, if it is."""
+    assert state.plan is not None
+    opened = carried(state.plan)
+    if opened.direction is not Direction.FORWARD:
+        raise other_direction("rollback")
+    ordered = check_ledger(ordered, ledger_of(state), allow_out_of_order=True)
+    remaining = [member for member in opened.members if str(member[0]) in state.plan.remaining]
+    stop = first_that_differs(remaining, ordered, wanted_by(ordered, target))
+    if stop is not None:
+        await check_untouched(opened, remaining[stop:], ordered, database)
+    by_id = {source.id: source for source in ordered}
+    return tuple(ordered), tuple(by_id[id] for id, _ in remaining[:stop])
 
 
 async def preview_rollback(
@@ -114,39 +139,17 @@ async def preview_rollback(
         plan = plan_rollback(ordered, ledger_of(state), to=to, steps=steps)
         applied, count = plan.applied, len(plan.retired)
     else:
-        ordered = check_ledger(ordered, ledger_of(state), allow_out_of_order=True)
-        stay, retired = _rest_of(state, ordered, Direction.REVERSE)
-        applied, count = (*stay, *reversed(retired)), len(retired)
+        opened = carried(state.plan)
+        if opened.direction is not Direction.REVERSE:
+            raise other_direction("apply")
+        plain = {source.id: source for source in check_ledger(ordered, ledger_of(state), allow_out_of_order=True)}
+        applied = tuple(plain[entry.id] for entry in ledger_of(state))
+        count = len(state.plan.remaining)
     prepared = await rehearsal.prepare(applied)
     await rehearsal.check_reverses(applied, count)
     works = [reverse(item) for item in reversed(prepared[len(prepared) - count :])]
     check_limits(works, Control())
     return await _preview(state, ordered, database, rehearsal, works, ())
-
-
-def _rest_of(
-    state: ScopeState, ordered: Sequence[MigrationSource], direction: Direction
-) -> tuple[tuple[MigrationSource, ...], tuple[MigrationSource, ...]]:
-    """What the ledger keeps or has, and what the open plan has still to do, in its order."""
-    plan = state.plan
-    assert plan is not None
-    if plan.direction is not direction:
-        command = "apply" if plan.direction is Direction.FORWARD else "rollback"
-        raise failure(
-            Code.PLAN_ALREADY_OPEN, f"another plan is open: see `journal status`, finish it with `journal {command}`"
-        )
-    by_id = {str(source.id): source for source in ordered}
-    members = list(plan.members.items())
-    for digest, id in members:
-        if id in plan.remaining and (id not in by_id or by_id[id].digest != digest):
-            raise failure(
-                Code.MIGRATION_EDITED,
-                f"{id} is in the open plan with digest {digest.hex()}, but its file is another or gone: put it back, or "
-                "run `journal apply`, which gives the plan up if nothing of it is half done",
-                migration=id,
-            )
-    rest = tuple(by_id[id] for _, id in members if id in plan.remaining)
-    return tuple(by_id[id] for id in state.active if id not in plan.remaining), rest
 
 
 async def _reverse_problems(rehearsal: Rehearsal, sources: Sequence[MigrationSource], count: int) -> tuple[str, ...]:
@@ -250,7 +253,7 @@ async def compare(
         edited=edited,
         pending=tuple(source.id for source in ordered if source.id not in active),
         is_open=state.plan is not None,
-        in_doubt=any(unit.kind in _IN_DOUBT for unit in (state.plan.units.values() if state.plan else ())),
+        in_doubt=any(unit.kind in IN_DOUBT for unit in (state.plan.units.values() if state.plan else ())),
         live=live,
         expected=expected,
         drift=drift,
@@ -284,7 +287,7 @@ async def _done_so_far(
     plan = state.plan
     if plan is None:
         return chain
-    done = {key for key, unit in plan.units.items() if unit.kind in _DONE and plan.members[key[0]] in plan.remaining}
+    done = {key for key, unit in plan.units.items() if unit.kind in DONE and plan.members[key[0]] in plan.remaining}
     source = next((by_id.get(MigrationId.parse(plan.members[key[0]])) for key in done), None)
     if source is None:
         return chain
@@ -359,7 +362,7 @@ async def doubts(
     units = await _planned_units(state, sources, rehearsal)
     found: list[Doubt] = []
     for key, unit in plan.units.items():
-        if unit.kind in _IN_DOUBT:
+        if unit.kind in IN_DOUBT:
             found.append(await _doubt(state, key, units.get(key), database, live))
     return found
 

@@ -526,7 +526,9 @@ async def test_an_outside_step_whose_end_is_not_known_is_left_to_an_operator(tmp
     await applied(project)
     project.sql("INSERT INTO items (name) VALUES ('same'), ('same')")
     project.write("0002_outside", outside)
-    assert isinstance(await project.apply(), RetrySafe)
+    outcome = await project.apply()
+    assert isinstance(outcome, RequiresExplicitRecovery)
+    assert "0002_outside.sql:3" in outcome.error.message
     state = await project.state()
     assert state.plan is not None
     assert [unit.kind for unit in state.plan.units.values()] == [GroupEventKind.COMMIT_OUTCOME_UNKNOWN]

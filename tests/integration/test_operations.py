@@ -21,7 +21,7 @@ from journal.state import ScopeState
 from journal.vocabulary import GroupEventKind, UnitKind
 from projections import operations
 from projections.operations import Attestation
-from projections.outcome import Applied, RequiresExplicitRecovery, RetrySafe, UpToDate
+from projections.outcome import Applied, RequiresExplicitRecovery, UpToDate
 from projections.rehearsal import Rehearsal
 from tests.faults import Fuse
 from tests.integration.test_crash_matrix import doomed
@@ -125,7 +125,7 @@ async def unknown_outside(folder: Path) -> Project:
     await applied(project)
     project.sql("INSERT INTO items (name) VALUES ('same'), ('same')")
     project.write("0002_outside", OUTSIDE)
-    assert isinstance(await project.apply(), RetrySafe)
+    assert isinstance(await project.apply(), RequiresExplicitRecovery)
     return project
 
 

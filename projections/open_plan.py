@@ -1,0 +1,151 @@
+"""The open plan as a run finds it: what remains, what is known of its units, and whether it may be given up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from journal.errors import Code, JournalError, failure
+from journal.identities import Digest, EventId, MigrationId, Scope
+from journal.migrations.graph import ancestors
+from journal.migrations.planner import Known
+from journal.migrations.source import MigrationSource
+from journal.ports import Database
+from journal.records import (
+    BackfillEventRecord,
+    GroupEventRecord,
+    JournalEntry,
+    PlanRecord,
+    RollbackPlanRecord,
+    RollbackStepEventRecord,
+    unit_of,
+)
+from journal.state import OpenPlan, ScopeState, Unit, UnitKey, journal_entry
+from journal.vocabulary import Direction, GroupEventKind, UnitKind
+from projections.units import name_of_unit
+
+DONE = (GroupEventKind.COMMITTED, GroupEventKind.FORMAL_ONLY_ADVANCED)
+IN_DOUBT = (GroupEventKind.BEFORE_COMMIT, GroupEventKind.COMMIT_OUTCOME_UNKNOWN)
+
+Member: TypeAlias = tuple[MigrationId, Digest]
+
+
+@dataclass(slots=True)
+class Carried:
+    """The open plan as it is carried on.
+
+    `members` are its migrations in their order; `units` say how each begun unit stands, `tokens` under which events it
+    was begun.
+    """
+
+    direction: Direction
+    entry: JournalEntry[PlanRecord] | JournalEntry[RollbackPlanRecord]
+    members: list[Member]
+    units: dict[UnitKey, Unit] = field(default_factory=dict)
+    tokens: dict[UnitKey, list[EventId]] = field(default_factory=dict)
+
+
+def ledger_of(state: ScopeState) -> list[Known]:
+    """The active ledger, in the order in which migrations entered it."""
+    return [Known(MigrationId.parse(id), Digest(entry.digest)) for id, entry in state.active.items()]
+
+
+def carried(plan: OpenPlan) -> Carried:
+    entry: JournalEntry[PlanRecord] | JournalEntry[RollbackPlanRecord] = journal_entry(plan.entry)
+    record = entry.record
+    ids = record.migration_ids if isinstance(record, PlanRecord) else record.rollback_ids
+    tokens: dict[UnitKey, list[EventId]] = {}
+    for item in plan.events:
+        event = item.event.record
+        if isinstance(event, GroupEventRecord | BackfillEventRecord | RollbackStepEventRecord) and (
+            event.kind is GroupEventKind.BEFORE_COMMIT
+        ):
+            tokens.setdefault((event.manifest_digest, *unit_of(event)), []).append(EventId(item.event.event_id))
+    members = list(zip(ids, record.manifest_digests, strict=True))
+    return Carried(plan.direction, entry, members, dict(plan.units), tokens)
+
+
+def wanted_by(ordered: Sequence[MigrationSource], target: MigrationId | None) -> set[MigrationId] | None:
+    """What a run is about; None for everything."""
+    if target is None:
+        return None
+    return ancestors({source.id: source.dependencies for source in ordered}, [target])
+
+
+def first_that_differs(
+    remaining: Sequence[Member],
+    ordered: Sequence[MigrationSource],
+    wanted: set[MigrationId] | None,
+) -> int | None:
+    """The first place in the rest of a plan where this run would do something else."""
+    by_id = {source.id: source for source in ordered}
+    for index, (id, digest) in enumerate(remaining):
+        source = by_id.get(id)
+        if source is None or source.digest != digest or (wanted is not None and id not in wanted):
+            return index
+    return None
+
+
+async def check_untouched(
+    opened: Carried, rest: Sequence[Member], ordered: Sequence[MigrationSource], database: Database
+) -> None:
+    """A plan can be given up from here on if nothing of what follows was begun, or what was begun left nothing.
+
+    Raises:
+        IntegrityError: `journal_migration_edited`. InvalidContractError: `journal_plan_differs`.
+    """
+    ids = {digest: id for id, digest in rest}
+    for key, unit in opened.units.items():
+        id = ids.get(Digest(key[0]))
+        if id is not None and not await _left_nothing(opened, id, key, unit, database):
+            source = next((source for source in ordered if source.id == id), None)
+            raise _half_done(id, Digest(key[0]), source, in_doubt=unit.kind in IN_DOUBT)
+
+
+async def _left_nothing(opened: Carried, id: MigrationId, key: UnitKey, unit: Unit, database: Database) -> bool:
+    if unit.kind is not GroupEventKind.DEFINITELY_ABORTED or key[1] is not UnitKind.BACKFILL:
+        return unit.kind is GroupEventKind.DEFINITELY_ABORTED
+    _, kind, ordinal, direction = key
+    cursor = await database.cursor(Scope(opened.entry.record.scope), name_of_unit(id, kind, ordinal, direction))
+    mine = cursor is not None and cursor.token in opened.tokens.get(key, ())
+    return cursor is None or not mine or cursor.transaction_groups == 0
+
+
+def _half_done(id: MigrationId, digest: Digest, source: MigrationSource | None, *, in_doubt: bool) -> JournalError:
+    now = "is gone" if source is None else f"now has digest {source.digest.hex()}"
+    if source is not None and source.digest == digest:
+        return failure(
+            Code.PLAN_DIFFERS,
+            f"{id} is in the open plan and half done, but was not asked for: run `journal apply` without --to, or with a "
+            "later migration",
+            migration=str(id),
+        )
+    state = "a step of it is in doubt" if in_doubt else "some of its steps are done"
+    return failure(
+        Code.MIGRATION_EDITED,
+        f"{id} is half done ({state}) with digest {digest.hex()}, but its file {now}: put the file back as it was and "
+        "run again; what else is to change goes into a new migration",
+        migration=str(id),
+        planned=digest.hex(),
+        found=None if source is None else source.digest.hex(),
+    )
+
+
+def other_direction(which: str) -> JournalError:
+    return failure(
+        Code.PLAN_ALREADY_OPEN,
+        f"a plan to {which} is open: finish it with `journal {which}`, or give it up with `journal abandon`"
+        if which == "apply"
+        else "a plan to roll back is open: finish it with `journal rollback`, or give it up with `journal abandon`",
+    )
+
+
+def check_settled(units: dict[UnitKey, Unit], keys: Sequence[UnitKey]) -> None:
+    """Units run one after the other: all before the last one that was begun came to their end."""
+    for _, kind, ordinal, _ in (key for key in keys if key not in units or units[key].kind not in DONE):
+        raise failure(
+            Code.INVALID_OPEN_PLAN,
+            f"the open plan went on although its {kind.value} {ordinal} had not come to its end: it was written by "
+            "something else than this executor",
+        )
