@@ -42,6 +42,7 @@ from journal.state import ScopeState
 from journal.vocabulary import Direction
 from projections.drift import differences, summary
 from projections.execution import Session, known, run_unit
+from projections.ledger import ledger_of
 from projections.open_plan import (
     Carried,
     Member,
@@ -49,7 +50,6 @@ from projections.open_plan import (
     check_settled,
     check_untouched,
     first_that_differs,
-    ledger_of,
     other_direction,
     wanted_by,
 )

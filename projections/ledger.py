@@ -14,8 +14,9 @@ from typing import Final
 from journal.admission import Admitted, Verdict
 from journal.errors import Code, JournalError
 from journal.events import Event, EventType, Readable
-from journal.identities import Digest, EventId, Fence, HolderId, Incarnation, LeaseId, Scope
+from journal.identities import Digest, EventId, Fence, HolderId, Incarnation, LeaseId, MigrationId, Scope
 from journal.journal import Journal
+from journal.migrations.planner import Known
 from journal.ports import Grant
 from journal.records import (
     AppliedRecord,
@@ -192,6 +193,11 @@ def active_ledger(state: ScopeState) -> tuple[LedgerRow, ...]:
         )
         for migration, entry in state.active.items()
     )
+
+
+def ledger_of(state: ScopeState) -> list[Known]:
+    """The active ledger as the planner takes it."""
+    return [Known(MigrationId.parse(id), Digest(entry.digest)) for id, entry in state.active.items()]
 
 
 def lease_view(state: ScopeState, grant: Grant | None) -> LeaseView | None:

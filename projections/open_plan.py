@@ -9,7 +9,6 @@ from typing import TypeAlias
 from journal.errors import Code, JournalError, failure
 from journal.identities import Digest, EventId, MigrationId, Scope
 from journal.migrations.graph import ancestors
-from journal.migrations.planner import Known
 from journal.migrations.source import MigrationSource
 from journal.ports import Database
 from journal.records import (
@@ -21,7 +20,7 @@ from journal.records import (
     RollbackStepEventRecord,
     unit_of,
 )
-from journal.state import OpenPlan, ScopeState, Unit, UnitKey, journal_entry
+from journal.state import OpenPlan, Unit, UnitKey, journal_entry
 from journal.vocabulary import Direction, GroupEventKind, UnitKind
 from projections.units import name_of_unit
 
@@ -44,11 +43,6 @@ class Carried:
     members: list[Member]
     units: dict[UnitKey, Unit] = field(default_factory=dict)
     tokens: dict[UnitKey, list[EventId]] = field(default_factory=dict)
-
-
-def ledger_of(state: ScopeState) -> list[Known]:
-    """The active ledger, in the order in which migrations entered it."""
-    return [Known(MigrationId.parse(id), Digest(entry.digest)) for id, entry in state.active.items()]
 
 
 def carried(plan: OpenPlan) -> Carried:

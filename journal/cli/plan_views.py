@@ -19,8 +19,10 @@ from journal.records import RecoveryAttestedRecord
 from journal.recovery import SchemaRelation, Witness
 from journal.state import Unit
 from journal.vocabulary import Direction, GroupEventKind, UnitKind
+from projections.comparison import Comparison
+from projections.doubts import Doubt
 from projections.drift import Difference
-from projections.operations import Comparison, Doubt, Preview
+from projections.preview import Preview
 from projections.units import BackfillUnit, SchemaUnit, Work, WorkUnit
 
 _SHORT: Final = 12  # hex digits of a fingerprint

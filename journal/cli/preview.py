@@ -24,10 +24,11 @@ from journal.ports import Database
 from journal.records import LeaseAcquiredRecord
 from journal.settings import Settings
 from journal.vocabulary import Direction
-from projections import operations
 from projections.audit import Verification
+from projections.comparison import Comparison, compare
+from projections.doubts import Doubt, find_doubts
 from projections.drift import summary
-from projections.operations import Comparison, Doubt, Preview
+from projections.preview import Preview, preview_apply, preview_rollback
 from projections.rehearsal import Rehearsal
 
 
@@ -85,7 +86,7 @@ async def foresee(project: Project, wish: Wish) -> Foresight:
     check_target(project.settings, project.state)
     async with opened_target(project.settings, project.scope, read_only=True) as (database, rehearsal):
         if wish.direction is Direction.FORWARD:
-            preview = await operations.preview_apply(
+            preview = await preview_apply(
                 project.state,
                 project.sources,
                 database,
@@ -94,10 +95,10 @@ async def foresee(project: Project, wish: Wish) -> Foresight:
                 allow_out_of_order=wish.allow_out_of_order,
             )
         else:
-            preview = await operations.preview_rollback(
+            preview = await preview_rollback(
                 project.state, project.sources, database, rehearsal, to=wish.to, steps=wish.steps
             )
-        doubts = await operations.doubts(project.state, project.sources, database, rehearsal)
+        doubts = await find_doubts(project.state, project.sources, database, rehearsal)
     if doubts and all(doubt.settled_by_running for doubt in doubts):
         # What a unit in doubt did, or did not do, is no drift: the run settles it first.
         return Foresight(replace(preview, drift=()), doubts, None)
@@ -138,7 +139,7 @@ async def show_doubts(project: Project, *, as_json: bool) -> int:
     """Print every unit in doubt; the exit code says whether an operator has to decide."""
     check_target(project.settings, project.state)
     async with opened_target(project.settings, project.scope, read_only=True) as (database, rehearsal):
-        found = await operations.doubts(project.state, project.sources, database, rehearsal)
+        found = await find_doubts(project.state, project.sources, database, rehearsal)
     holders: dict[int, str] = {}
     if found:
         async with open_journal(project.settings, read_only=True) as journal:
@@ -201,4 +202,4 @@ async def _compare(settings: Settings, journal: Journal, scope: Scope) -> Compar
     state = await journal.state(scope)
     check_target(settings, state)
     async with opened_target(settings, scope, read_only=True) as (database, rehearsal):
-        return await operations.compare(state, sources, database, rehearsal)
+        return await compare(state, sources, database, rehearsal)

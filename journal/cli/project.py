@@ -17,10 +17,11 @@ import click
 from journal.admission import ScopeState
 from journal.cli.operate_views import write_note
 from journal.errors import Code, InvalidContractError, JournalError, failure
-from journal.identities import Digest, MigrationId, Scope
+from journal.identities import MigrationId, Scope
 from journal.migrations.files import Folder, read_folder
-from journal.migrations.planner import Known, check_files, plan_apply, plan_rollback, resolve_id
+from journal.migrations.planner import check_files, plan_apply, plan_rollback, resolve_id
 from journal.state import empty_state
+from projections.ledger import ledger_of
 
 if TYPE_CHECKING:
     from journal.journal import Journal
@@ -54,17 +55,13 @@ class Project:
     def missing(self, target: MigrationId | None, *, allow_out_of_order: bool) -> list[MigrationId]:
         """What an apply would plan anew, were no plan open. Raises as `plan_apply`."""
         ordered = check_files(self.sources)
-        plan = plan_apply(ordered, _ledger(self.state), target, allow_out_of_order=allow_out_of_order)
+        plan = plan_apply(ordered, ledger_of(self.state), target, allow_out_of_order=allow_out_of_order)
         return [source.id for source in plan.planned]
 
     def retired(self, to: MigrationId | None, steps: int | None) -> list[MigrationId]:
         """What a rollback would take off, were no plan open. Raises as `plan_rollback`."""
-        plan = plan_rollback(check_files(self.sources), _ledger(self.state), to=to, steps=steps)
+        plan = plan_rollback(check_files(self.sources), ledger_of(self.state), to=to, steps=steps)
         return [source.id for source in plan.retired]
-
-
-def _ledger(state: ScopeState) -> list[Known]:
-    return [Known(MigrationId.parse(id), Digest(entry.digest)) for id, entry in state.active.items()]
 
 
 async def look(settings: Settings, *, needs_database: bool = True, needs_files: bool = True) -> Project:

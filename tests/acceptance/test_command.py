@@ -220,7 +220,7 @@ def test_status_shows_ledger_plan_units_and_lease(journal: Journal) -> None:
     document = journal.json("status")
     assert list(document) == [
         "scope", "incarnation", "authenticated", "position", "sequence", "fence", "head", "admitted", "void",
-        "ledger", "plan", "lease",
+        "ledger", "plan", "lease", "pending", "pending_problem",
     ]  # fmt: skip
     assert (document["position"], document["sequence"], document["admitted"], document["void"]) == (9, 6, 9, 1)
     assert document["head"] == writer.state.head.hex()
@@ -229,8 +229,8 @@ def test_status_shows_ledger_plan_units_and_lease(journal: Journal) -> None:
     assert (plan["direction"], plan["sequence"], plan["fence"]) == ("forward", 1, 1)
     first, second = plan["migrations"]
     assert [(unit["unit"], unit["state"], unit["in_doubt"], unit["fence"]) for unit in first["units"]] == [
-        ("group", "committed", False, 2),
-        ("backfill", "committed", False, 2),
+        ("group", "committed", False, 1),
+        ("backfill", "committed", False, 1),
     ]
     assert first["units"][1]["counts"] == {"matched": 5, "changed": 3, "skipped": 2, "transaction_groups": 2}
     assert [(unit["state"], unit["in_doubt"]) for unit in second["units"]] == [("before_commit", True)]

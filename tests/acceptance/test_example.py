@@ -1,7 +1,8 @@
-"""The example service: killed at each of its stop points, carried on by another holder, with the same end every time."""
+"""The examples: services that publish their own migrations, one that applies a folder, and the demo; killed and resumed."""
 
 from __future__ import annotations
 
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -165,17 +166,69 @@ def test_a_database_that_somebody_else_changed_is_refused(service: Service, jour
     assert journal.json("status")["plan"] is None
 
 
-def test_the_demo_ends_in_the_right_state() -> None:
+# --- the smaller examples ---------------------------------------------------------------------------------------------
+
+
+def python(folder: Path, *arguments: str | Path, code: int = 0, env: dict[str, str] | None = None) -> list[str]:
+    """The lines that a program prints."""
     result = subprocess.run(
-        [sys.executable, str(EXAMPLES / "demo.py")],
-        env=environment(),
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        env=environment(env),
         capture_output=True,
         text=True,
         timeout=DEADLINE,
         check=False,
     )
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert "killed: it ended with -9" in result.stdout
-    assert "orders/0001_orders: repaired" in result.stdout
-    assert result.stdout.endswith("# The database and the journal agree.\n")
-    assert "\n$ journal verify\nscope orders holds from its start\n" in result.stdout
+    assert result.returncode == code, result.stdout + result.stderr
+    return result.stdout.splitlines()
+
+
+def test_the_small_service_finishes_what_a_killed_one_left_open(tmp_path: Path, journal: Journal) -> None:
+    text, commit = (EXAMPLES / "small_service.py").read_text("utf-8"), 'database.execute("COMMIT")\n'
+    assert text.count(commit) == 1
+    dying = tmp_path / "dying.py"
+    dying.write_text(text.replace(commit, f"{commit}    __import__('os')._exit(9)\n"))
+    assert python(tmp_path, dying, code=9) == []
+    assert journal.json("status")["plan"] is not None
+    # With a lease store that knows nothing of the dead holder, so that nobody waits for its 30 seconds.
+    elsewhere = {"JOURNAL_LEASES": "sqlite:///leases.db"}
+    for _ in range(2):
+        assert python(tmp_path, EXAMPLES / "small_service.py", env=elsewhere) == ["['4 items/0001_items']"]
+    kinds = [row["kind"] for row in journal.lines("history") if row["migration"] == "items/0001_items"]
+    assert kinds == ["before_commit", "committed", None]
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    """A copy of the example of migration files."""
+    return shutil.copytree(EXAMPLES / "shop", tmp_path / "shop", ignore=shutil.ignore_patterns("*.db*"))
+
+
+def test_a_service_that_starts_finishes_what_a_killed_one_left_open(shop: Path) -> None:
+    killed = [EXAMPLES / "killed_runner.py", "2", "--ttl", SHORT_TTL]
+    assert python(shop, *killed, code=-signal.SIGKILL) == ["shop/0001_orders begins", "shop/0002_total_in_cents begins"]
+    started = EXAMPLES / "migrate_at_start.py"
+    assert python(shop, started) == ["applied shop/0002_total_in_cents shop/0003_orders_by_customer"]
+    assert python(shop, started) == ["up to date"]
+    assert Journal(shop).json("verify", "--migrations")["migrations"]["agrees"] is True
+
+
+def test_the_example_of_migration_files_can_be_taken_back_whole(shop: Path) -> None:
+    command = Journal(shop)
+    command("apply")
+    assert command.json("rollback", "--steps", "3")["outcome"] == "applied"
+    assert command.json("status")["ledger"] == []
+
+
+def test_the_demo_ends_in_the_right_state() -> None:
+    lines = python(EXAMPLES, EXAMPLES / "demo.py")
+    assert lines.count("Killed") == 2
+    assert "  database  its bookkeeping shows that it committed" in lines
+    assert any(line.endswith("goes on behind its last batch") for line in lines)
+    assert [line for line in lines if line.startswith("applied shop/")] == [
+        "applied shop/0002_total_in_cents",
+        "applied shop/0003_orders_by_customer",
+    ]
+    assert "ledger, files and live schema agree" in lines
+    assert lines[-1] == "# Each statement took effect exactly once."

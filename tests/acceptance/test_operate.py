@@ -643,7 +643,7 @@ DROP TABLE marks;
 def test_what_cannot_be_proven_is_shown_and_decided_by_an_operator(tmp_path: Path) -> None:
     project = Project(tmp_path, m0001_items=ITEMS, m0002_outside=OUTSIDE)
     journal = project.quick
-    journal("apply", code=1)
+    journal("apply", code=4)
     assert project.journal.json("apply", code=4)["outcome"] == "requires_explicit_recovery"
     assert "look with `journal resolve`" in journal("plan", code=4).stderr
     document = project.journal.json("resolve", code=4)

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,8 +19,13 @@ from typing import Final
 import pytest
 
 from journal.cli.exits import Exit
-from journal.errors import Code, UnavailableError
+from journal.databases.sqlite import SQLiteDatabase
+from journal.errors import Code, InvalidContractError, UnavailableError
 from journal.identities import HolderId, Scope
+from journal.migrations.directives import DEFAULT_BATCH, MAX_BATCH, WORDS, read_contents
+from journal.migrations.files import MAX_STEM
+from journal.migrations.source import BackfillSource, SchemaSource
+from journal.ports import BackfillProgram, Shadow
 from journal.settings import known_keys
 from tests.acceptance.commands import DEADLINE, Journal, environment
 from tests.conftest import OpenJournal
@@ -30,12 +35,14 @@ ROOT: Final = Path(__file__).parents[2]
 TEXT: Final = (ROOT / "README.md").read_text("utf-8")
 LINES: Final = TEXT.splitlines()
 BLOCK: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PROSE: Final = BLOCK.sub("", TEXT)
 LINK: Final = re.compile(r"\]\(([^()\s]+)\)")
 # What differs from run to run.
 VARYING: Final = (
     (re.compile(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\b"), "<instant>"),
     (re.compile(r"\b\d\d:\d\d:\d\d UTC\b"), "<time>"),
     (re.compile(r"\b[0-9a-f]{64}\b"), "<hash>"),
+    (re.compile(r" in \d+(\.\d+)? s\b"), " in <duration>"),
 )
 
 
@@ -45,11 +52,6 @@ class Shown:
 
     command: str
     output: tuple[str, ...]
-
-    @property
-    def killed(self) -> bool:
-        """Whether a shell would say that it was killed."""
-        return self.output[-1:] == ("Killed",)
 
 
 def section(title: str) -> str:
@@ -81,17 +83,6 @@ def commands_shown() -> list[Shown]:
     return shown
 
 
-def files_shown() -> dict[str, str]:
-    """Every Python block by the name that its first line gives it."""
-    files: dict[str, str] = {}
-    for kind, body in BLOCK.findall(TEXT):
-        if kind == "python":
-            named = re.match(r"# (\w+\.py)\b", body)
-            assert named is not None, "the first line of a Python block names its file"
-            files[named[1]] = body
-    return files
-
-
 def normalised(lines: tuple[str, ...]) -> list[str]:
     text = "\n".join(lines)
     for pattern, replacement in VARYING:
@@ -99,66 +90,54 @@ def normalised(lines: tuple[str, ...]) -> list[str]:
     return text.splitlines()
 
 
-def outcome(shown: Shown, folder: Path) -> tuple[str, ...]:
-    """What the command prints here; one that is shown as killed is killed once it has printed as much as is shown."""
-    with subprocess.Popen(
-        ["bash", "-c", shown.command],
+def outcome(command: str, folder: Path) -> tuple[str, ...]:
+    """What the command prints, with the word of a shell when it is killed."""
+    result = subprocess.run(
+        ["bash", "-c", command],
         cwd=folder,
         env=environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        start_new_session=True,
-    ) as process:
-        assert process.stdout is not None
-        if not shown.killed:
-            return tuple(process.communicate(timeout=DEADLINE)[0].splitlines())
-        seen = [process.stdout.readline().rstrip("\n") for _ in shown.output[:-1]]
-        os.killpg(process.pid, signal.SIGKILL)
-        seen += process.communicate(timeout=DEADLINE)[0].splitlines()
-    assert process.returncode == -signal.SIGKILL
-    return (*seen, "Killed")
+        timeout=DEADLINE,
+        check=False,
+    )
+    killed = ("Killed",) if result.returncode == -signal.SIGKILL else ()
+    return (*result.stdout.splitlines(), *killed)
 
 
 # --- examples ---------------------------------------------------------------------------------------------------------
 
 
 def test_every_example_gives_the_output_that_is_shown(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    for name, content in files_shown().items():
-        (tmp_path / name).write_text(content)
-    shown = commands_shown()
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("*.db*"))
+    folder, shown = tmp_path, commands_shown()
     for each in shown:
-        assert normalised(outcome(each, tmp_path)) == normalised(each.output), each.command
-    assert [each.killed for each in shown].count(True) == 1
+        if each.command.startswith("cd "):
+            folder /= each.command.removeprefix("cd ")
+        else:
+            assert normalised(outcome(each.command, folder)) == normalised(each.output), each.command
+    assert [each.output[-1:] for each in shown].count(("Killed",)) == 1
 
 
-def test_every_file_that_is_shown_is_run() -> None:
-    run = " ".join(each.command for each in commands_shown())
-    assert files_shown()
-    assert all(f"python {name}" in run for name in files_shown())
+def test_the_migration_that_is_shown_is_the_one_of_the_example() -> None:
+    (shown,) = (body for kind, body in BLOCK.findall(TEXT) if kind == "sql")
+    (name,) = re.findall(r"\]\((examples/shop/migrations/\w+\.sql)\) does:\n\n```sql", TEXT)
+    written = (ROOT / name).read_text("utf-8")
+    assert shown.splitlines() == [line for line in written.splitlines() if line]
 
 
-def test_the_service_that_is_shown_finishes_what_a_killed_one_left_open(tmp_path: Path, journal: Journal) -> None:
-    service, commit = files_shown()["shop.py"], 'database.execute("COMMIT")\n'
-    assert service.count(commit) == 1
-    (tmp_path / "shop.py").write_text(service)
-    (tmp_path / "dying.py").write_text(service.replace(commit, f"{commit}    __import__('os')._exit(9)\n"))
-    assert outcome(Shown("python dying.py; echo $?", ()), tmp_path) == ("9",)
-    assert journal.json("status")["plan"] is not None
-    # With a lease store that knows nothing of the dead holder, so that nobody waits for its 30 seconds.
-    resumed = Shown("JOURNAL_LEASES=sqlite:///leases.db python shop.py", ())
-    assert outcome(resumed, tmp_path) == ("['4 shop/0001_items']",)
-    kinds = [row["kind"] for row in journal.lines("history") if row["migration"] == "shop/0001_items"]
-    assert kinds == ["before_commit", "committed", None]
+def test_nothing_is_shown_that_is_not_run() -> None:
+    assert {kind for kind, _ in BLOCK.findall(TEXT)} == {"console", "sql"}
 
 
 def test_an_example_with_its_output_comes_before_line_30_and_the_whole_has_less_than_250_lines() -> None:
     assert len(LINES) < 250
     start = LINES.index("```console") + 1
     assert LINES[start].startswith("$ ")
-    assert start + 1 < 30
-    assert not LINES[start + 1].startswith(("$ ", "```"))
+    output = next(number for number, line in enumerate(LINES[start:], start + 1) if not line.startswith("$ "))
+    assert LINES[output - 1] != "```"
+    assert output < 30
 
 
 # --- links and names --------------------------------------------------------------------------------------------------
@@ -191,22 +170,114 @@ def test_every_guarantee_is_linked_to_a_test() -> None:
 
 def test_every_file_and_folder_of_the_layout_is_there() -> None:
     where: Path | None = None
-    for name in quoted(section("Layout")):
+    for name in quoted(section("Layout and development")):
         if name in ("journal/", "projections/", "examples/", "schemas/", "tests/"):
             where = ROOT / name
             assert where.is_dir()
-        else:
+        elif not name.startswith(("make ", "ARGS=")):
             assert where is not None
             assert (where / name).exists(), name
 
 
+def test_every_file_that_is_named_is_there() -> None:
+    named = {words for words in quoted(PROSE) if re.fullmatch(r"(journal|projections)/\w+\.py", words)}
+    assert named
+    assert all((ROOT / name).is_file() for name in named), named
+
+
 def test_the_targets_of_the_makefile_are_the_ones_that_are_named() -> None:
     (phony,) = re.findall(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
-    prose = BLOCK.sub("", TEXT)
-    assert {words.split()[1] for words in quoted(prose) if words.startswith("make ")} == set(phony.split())
+    assert {words.split()[1] for words in quoted(PROSE) if words.startswith("make ")} == set(phony.split())
+
+
+# --- migration files --------------------------------------------------------------------------------------------------
+
+
+def table_rows(title: str, head: str) -> list[list[str]]:
+    """The rows of one of the tables below a heading, by the first word of its head."""
+    (table,) = re.findall(rf"^\| {head} \|.*\n\|[-|]+\|\n((?:^\|.*\n)+)", section(title), re.MULTILINE)
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
+
+
+def test_the_directives_are_all_there_and_have_the_options_that_are_named() -> None:
+    options = {quoted(name)[0]: quoted(behind) for name, behind, _ in table_rows("Migration files", "directive")}
+    assert set(options) == set(WORDS)
+    assert options["schema"] == ["transaction=off"]
+    assert options["backfill"] == ["table=", "key=", "batch="]
+    values = dict(zip(options["backfill"], ("t", "id", "10"), strict=True))
+    text = (
+        "-- journal: schema transaction=off\nVACUUM;\n"
+        f"-- journal: backfill {' '.join(name + value for name, value in values.items())}\nUPDATE t SET a = 1;"
+    )
+    contents = read_contents(text, "shop")
+    assert contents.problems == ()
+    outside, backfill = contents.steps
+    assert isinstance(outside, SchemaSource)
+    assert not outside.transactional
+    assert isinstance(backfill, BackfillSource)
+    assert (backfill.table, backfill.key, backfill.batch) == ("t", ("id",), 10)
+
+
+def test_the_numbers_of_the_rules_are_the_real_ones() -> None:
+    (behind,) = (behind for name, behind, _ in table_rows("Migration files", "directive") if name == "`backfill`")
+    assert f"({DEFAULT_BATCH:,} rows; at most {MAX_BATCH:,})".replace(",", " ") in behind
+    assert f"{MAX_STEM} characters" in " ".join(section("Migration files").split())
+
+
+@pytest.fixture
+async def shadow(tmp_path: Path) -> AsyncGenerator[Shadow, None]:
+    """An empty database of the kind that files are rehearsed on."""
+    database = SQLiteDatabase(tmp_path / "target.db")
+    shadow = await database.shadow()
+    yield shadow
+    await shadow.close()
+    await database.close()
+
+
+REFUSED: Final = table_rows("Migration files", "refused")
+
+
+@pytest.mark.parametrize("statement", [statement for refused, _ in REFUSED for statement in quoted(refused)])
+async def test_a_statement_that_is_said_to_be_refused_is_refused(shadow: Shadow, statement: str) -> None:
+    statement = {"SAVEPOINT": "SAVEPOINT s"}.get(statement, statement)
+    step = ("CREATE TABLE before (a)", statement, "CREATE TABLE behind (a)")
+    with pytest.raises(InvalidContractError) as caught:
+        await shadow.run(await shadow.lower(step, transactional=True))
+    assert (caught.value.code, caught.value.details["statement"]) == (Code.STATEMENT_REFUSED, 2)
+
+
+@pytest.mark.parametrize("refused", [refused for refused, instead in REFUSED if "`transaction=off`" in instead])
+async def test_what_has_its_place_outside_of_transactions_runs_there(shadow: Shadow, refused: str) -> None:
+    assert len(quoted(refused)) > 1
+    for statement in quoted(refused):
+        step = (statement,) if "page_size" not in statement else (statement, "VACUUM")
+        await shadow.lower(step, transactional=False)
+
+
+@pytest.mark.parametrize("refused", [refused for refused, instead in REFUSED if "first statement" in instead])
+async def test_a_setting_of_references_has_its_place_at_the_start(shadow: Shadow, refused: str) -> None:
+    (setting,) = quoted(refused)
+    for value, acts in ((setting, False), (setting.replace("OFF", "ON"), True)):
+        program = await shadow.lower((value, "CREATE TABLE t (a)"), transactional=True)
+        assert (program.statements, program.enforce_references) == (("CREATE TABLE t (a)",), acts)
+
+
+@pytest.mark.parametrize(("key", "form"), [(("id",), "id > :after"), (("a", "b"), "(a, b) > (:after_a")])
+async def test_a_backfill_in_the_form_that_is_named_is_taken(shadow: Shadow, key: tuple[str, ...], form: str) -> None:
+    (condition,) = {words for words in quoted(PROSE) if words.startswith(form)}
+    table = f"CREATE TABLE t ({', '.join(key)}, done, PRIMARY KEY ({', '.join(key)}))"
+    await shadow.run(await shadow.lower((table,), transactional=True))
+    program = BackfillProgram("t", key, 10, f"UPDATE t SET done = 1 WHERE {condition}")
+    await shadow.check_backfill(program)
+    assert await shadow.key_problem(program) is None
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
+
+GROUPS: Final = {
+    name: {words.split()[0] for words in quoted(line) if words.startswith("--")}
+    for name, line in re.findall(r"^\* (lease|decision): (.*)$", section("Commands"), re.MULTILINE)
+}
 
 
 def options_of(journal: Journal, *command: str) -> set[str]:
@@ -220,36 +291,63 @@ def commands_of(journal: Journal) -> list[str]:
     return re.findall(r"^  (\w+)  ", listed.partition("\n\n")[0], re.MULTILINE)
 
 
+def settings_flags() -> set[str]:
+    return {words for _, flag, _, _ in rows("Settings") for words in quoted(flag)}
+
+
+def described_options(cell: str) -> set[str]:
+    """The options that a cell of the table names, and those of the groups that it names."""
+    own = {words.split()[0] for words in quoted(cell)}
+    return own.union(*(GROUPS[word] for word in re.findall(r"\w+", re.sub(r"`[^`]+`", "", cell)) if word in GROUPS))
+
+
 def test_the_commands_and_their_own_options_are_those_of_the_help(journal: Journal) -> None:
+    assert len(GROUPS) == 2
     described = {
-        quoted(name)[0].removeprefix("journal "): {words.split()[0] for words in quoted(options)}
-        for name, _, options in rows("Commands")
+        name.removeprefix("journal "): described_options(options)
+        for names, _, options in rows("Commands")
+        for name in quoted(names)
     }
-    general = options_of(journal)
-    assert described == {command: options_of(journal, command) - general for command in commands_of(journal)}
+    others = settings_flags() | {"--json"}
+    assert described == {command: options_of(journal, command) - others for command in commands_of(journal)}
+
+
+def test_every_command_and_option_that_is_named_anywhere_is_there(journal: Journal) -> None:
+    commands = commands_of(journal)
+    options = {option for command in commands for option in options_of(journal, command)}
+    words = " ".join(quoted(PROSE)) + " ".join(each.command for each in commands_shown() if "journal " in each.command)
+    named = set(re.findall(r"\bjournal ([a-z]+)\b", words))
+    assert set(commands) <= named | {"scopes"}
+    assert named <= set(commands)
+    assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", words)) <= options
 
 
 def test_the_exit_codes_are_those_of_the_help_and_of_the_command(journal: Journal) -> None:
     text = " ".join(journal("--help").stdout.split())
-    in_help = re.findall(r"(\d+) [a-z]", text.partition("Exit codes: ")[2].partition(". With")[0])
-    _, _, described = section("Commands").partition("Exit codes: ")
-    named = [words for words in quoted(described) if words.isdigit()]
-    assert sorted(set(named)) == in_help
-    assert {int(code) for code in [*named, *re.findall(r"\b\d{3}\b", described)]} == set(Exit)
+    in_help = re.findall(r"\b(\d+)\b", text.partition("Exit codes: ")[2])
+    described = section("Commands").partition("Exit codes: ")[2]
+    in_readme = {words for words in quoted(described) if words.isdigit()} | set(re.findall(r"\b\d{3}\b", described))
+    assert set(in_help) <= in_readme
+    assert {int(code) for code in in_readme} == set(Exit)
+    outcomes = [int(code) for _, codes, _ in rows("Recovery") for code in codes.split(", ")]
+    assert set(outcomes) <= set(Exit)
+
+
+def test_the_outcomes_are_those_of_the_help(journal: Journal) -> None:
+    text = " ".join(journal("apply", "--help").stdout.split())
+    listed = re.findall(r'"(\w+)"', text.partition('{"outcome": ')[2].partition(', "scope"')[0])
+    assert [word for outcome, _, _ in rows("Recovery") for word in quoted(outcome)] == listed
 
 
 def test_the_settings_are_all_there_with_their_flags_and_variables(journal: Journal) -> None:
-    keys, flags, variables = [], [], []
-    for key, flag, variable, _ in rows("Settings"):
+    keys, variables = [], []
+    for key, _, variable, _ in rows("Settings"):
         keys += quoted(key)
-        flags += quoted(flag)
         variables += quoted(variable)
-    unused = ["app", "database"]
-    assert all(f"`{key}`" in section("Settings").partition("|")[0] for key in unused)
-    assert sorted(keys + unused) == sorted(known_keys())
+    assert sorted(keys) == sorted(known_keys())
     assert variables == [f"JOURNAL_{key.upper()}" for key in keys]
-    assert set(flags) == options_of(journal) - {"--json"}
-    assert set(flags) <= {f"--{key.replace('_', '-')}" for key in keys}
+    assert settings_flags() == {f"--{key.replace('_', '-')}" for key in keys if key not in ("key", "previous_key")}
+    assert settings_flags() <= options_of(journal, "plan")
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 
-from tests.benchmarks import appends, replay, startup
+from tests.benchmarks import appends, migrations, replay, startup
 from tests.benchmarks.figures import BUILD, Figure, missed, table, write
 from tests.benchmarks.workloads import file_system
 
@@ -28,6 +28,11 @@ BENCHMARKS: dict[str, Benchmark] = {
         appends.pipelined_vs_eventsourcing,
         startup.import_time,
         startup.status_time,
+        migrations.migrations_1000,
+        migrations.noop_1000,
+        migrations.migrations_4000_vs_1000,
+        migrations.backfill_vs_bare,
+        migrations.observe_1000,
         replay.replay_million,
     )
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -53,9 +54,8 @@ _CHUNK = 5_000
 def workplace(name: str) -> Path:
     """An empty folder on disk for the files of one benchmark."""
     folder = BUILD / "bench" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    for file in folder.iterdir():
-        file.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     return folder
 
 

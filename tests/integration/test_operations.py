@@ -20,8 +20,11 @@ from journal.recovery import SchemaRelation, Witness
 from journal.state import ScopeState
 from journal.vocabulary import GroupEventKind, UnitKind
 from projections import operations
+from projections.comparison import Comparison, compare
+from projections.doubts import Doubt, find_doubts
 from projections.operations import Attestation
 from projections.outcome import Applied, RequiresExplicitRecovery, UpToDate
+from projections.preview import preview_apply, preview_rollback
 from projections.rehearsal import Rehearsal
 from tests.faults import Fuse
 from tests.integration.test_crash_matrix import doomed
@@ -49,12 +52,12 @@ async def looking(project: Project, look: Look[T]) -> T:
         await database.close()
 
 
-async def doubts(project: Project) -> list[operations.Doubt]:
-    return await looking(project, lambda *seen: operations.doubts(seen[0], project.sources(), *seen[1:]))
+async def doubts(project: Project) -> list[Doubt]:
+    return await looking(project, lambda *seen: find_doubts(seen[0], project.sources(), *seen[1:]))
 
 
-async def compared(project: Project) -> operations.Comparison:
-    return await looking(project, lambda *seen: operations.compare(seen[0], project.sources(), *seen[1:]))
+async def compared(project: Project) -> Comparison:
+    return await looking(project, lambda *seen: compare(seen[0], project.sources(), *seen[1:]))
 
 
 async def killed_behind(project: Project, call: str, number: int = 1, *, command: str = "apply") -> None:
@@ -66,7 +69,7 @@ async def killed_behind(project: Project, call: str, number: int = 1, *, command
     await doomed(project, command, Fuse(at, after=True))
 
 
-async def attest(run: Run, doubt: operations.Doubt, outcome: GroupEventKind) -> None:
+async def attest(run: Run, doubt: Doubt, outcome: GroupEventKind) -> None:
     await operations.attest(run.journal, run.executor._lease, doubt, outcome, WHO)
 
 
@@ -332,7 +335,7 @@ async def test_a_preview_shows_the_units_of_what_would_run_and_changes_no_byte(t
     project = Project.make(tmp_path / "p", STORY)
     await applied(project, target="0001_items")
     before = prints(project)
-    preview = await looking(project, lambda *seen: operations.preview_apply(seen[0], project.sources(), *seen[1:]))
+    preview = await looking(project, lambda *seen: preview_apply(seen[0], project.sources(), *seen[1:]))
     assert [work.prepared.source.id.name for work in preview.works] == list(STORY)[1:]
     assert preview.live == preview.expected
     assert not preview.is_open
@@ -343,7 +346,7 @@ async def test_a_preview_shows_the_units_of_what_would_run_and_changes_no_byte(t
 async def test_a_preview_of_a_half_done_plan_shows_the_rest_and_what_was_begun(tmp_path: Path) -> None:
     project = Project.make(tmp_path / "p", STORY)
     await killed_behind(project, "transaction.commit", 2)
-    preview = await looking(project, lambda *seen: operations.preview_apply(seen[0], project.sources(), *seen[1:]))
+    preview = await looking(project, lambda *seen: preview_apply(seen[0], project.sources(), *seen[1:]))
     assert preview.is_open
     assert [work.prepared.source.id.name for work in preview.works] == list(STORY)[1:]
     assert len(preview.begun & {unit.key for work in preview.works for unit in work.units}) == 1
@@ -352,9 +355,7 @@ async def test_a_preview_of_a_half_done_plan_shows_the_rest_and_what_was_begun(t
 async def test_a_preview_of_a_rollback_runs_last_to_first(tmp_path: Path) -> None:
     project = Project.make(tmp_path / "p", STORY)
     await applied(project)
-    preview = await looking(
-        project, lambda *seen: operations.preview_rollback(seen[0], project.sources(), *seen[1:], steps=3)
-    )
+    preview = await looking(project, lambda *seen: preview_rollback(seen[0], project.sources(), *seen[1:], steps=3))
     kinds = [unit.position.unit for unit in preview.works[-1].units]
     assert kinds == [UnitKind.ROLLBACK_STEP, UnitKind.BACKFILL, UnitKind.ROLLBACK_STEP]
 
@@ -364,6 +365,6 @@ async def test_a_preview_warns_of_a_reverse_that_leads_elsewhere(tmp_path: Path)
     project = Project.make(tmp_path / "p", {"0001_x": wrong})
     async with project.opened():
         pass
-    preview = await looking(project, lambda *seen: operations.preview_apply(seen[0], project.sources(), *seen[1:]))
+    preview = await looking(project, lambda *seen: preview_apply(seen[0], project.sources(), *seen[1:]))
     assert len(preview.reverse_problems) == 1
     assert "0001_x.sql:1" in preview.reverse_problems[0]

@@ -1,0 +1,148 @@
+"""What a run would do now, shown without an effect: no lease is taken, nothing is written to journal or target."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from journal.control import Control
+from journal.errors import JournalError
+from journal.identities import Fingerprint, MigrationId
+from journal.migrations.planner import Known, check_files, check_ledger, plan_apply, plan_rollback
+from journal.migrations.source import MigrationSource
+from journal.ports import Database
+from journal.state import ScopeState, UnitKey
+from journal.vocabulary import Direction
+from projections.comparison import compare
+from projections.drift import Difference
+from projections.executor import check_keys, check_limits
+from projections.ledger import ledger_of
+from projections.open_plan import (
+    carried,
+    check_untouched,
+    first_that_differs,
+    other_direction,
+    wanted_by,
+)
+from projections.rehearsal import Rehearsal
+from projections.units import Work, forward, reverse
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a run would do now: the rest of the open plan (`is_open`), or what it would plan.
+
+    `live` is the live schema's fingerprint, `expected` the one that the first unit to run starts from.
+    `reverse_problems` say which of the works could not be undone afterwards, and why.
+    """
+
+    works: tuple[Work, ...]
+    is_open: bool
+    begun: frozenset[UnitKey]
+    live: Fingerprint
+    expected: Fingerprint
+    drift: tuple[Difference, ...]
+    reverse_problems: tuple[str, ...]
+
+
+async def preview_apply(
+    state: ScopeState,
+    sources: Sequence[MigrationSource],
+    database: Database,
+    rehearsal: Rehearsal,
+    *,
+    target: MigrationId | None = None,
+    allow_out_of_order: bool = False,
+) -> Preview:
+    """What `Executor.apply` would do. Raises what it would meet before its first effect."""
+    ordered = check_files(sources)
+    ledger = ledger_of(state)
+    rest: tuple[MigrationSource, ...] = ()
+    if state.plan is not None:
+        ordered, rest = await _rest_to_apply(state, ordered, database, target)
+        ledger += [Known(source.id, source.digest) for source in rest]
+    plan = plan_apply(ordered, ledger, target, allow_out_of_order=allow_out_of_order)
+    chain = [*plan.applied, *plan.planned]
+    count = len(rest) + len(plan.planned)
+    prepared = (await rehearsal.prepare(chain))[len(chain) - count :]
+    works = [forward(item) for item in prepared]
+    check_limits(works, Control())
+    await check_keys(prepared[len(rest) :], database)
+    problems = await _reverse_problems(rehearsal, chain, count)
+    return await _preview(state, ordered, database, rehearsal, works, problems)
+
+
+async def _rest_to_apply(
+    state: ScopeState, ordered: Sequence[MigrationSource], database: Database, target: MigrationId | None
+) -> tuple[tuple[MigrationSource, ...], tuple[MigrationSource, ...]]:
+    """The files as the ledger has them, and how far an open plan would be carried on before it is given up, if it is."""
+    assert state.plan is not None
+    opened = carried(state.plan)
+    if opened.direction is not Direction.FORWARD:
+        raise other_direction("rollback")
+    ordered = check_ledger(ordered, ledger_of(state), allow_out_of_order=True)
+    remaining = [member for member in opened.members if str(member[0]) in state.plan.remaining]
+    stop = first_that_differs(remaining, ordered, wanted_by(ordered, target))
+    if stop is not None:
+        await check_untouched(opened, remaining[stop:], ordered, database)
+    by_id = {source.id: source for source in ordered}
+    return tuple(ordered), tuple(by_id[id] for id, _ in remaining[:stop])
+
+
+async def preview_rollback(
+    state: ScopeState,
+    sources: Sequence[MigrationSource],
+    database: Database,
+    rehearsal: Rehearsal,
+    *,
+    to: MigrationId | None = None,
+    steps: int | None = None,
+) -> Preview:
+    """What `Executor.roll_back` would do. Raises what it would meet before its first effect."""
+    ordered = check_files(sources)
+    if state.plan is None:
+        plan = plan_rollback(ordered, ledger_of(state), to=to, steps=steps)
+        applied, count = plan.applied, len(plan.retired)
+    else:
+        opened = carried(state.plan)
+        if opened.direction is not Direction.REVERSE:
+            raise other_direction("apply")
+        plain = {source.id: source for source in check_ledger(ordered, ledger_of(state), allow_out_of_order=True)}
+        applied = tuple(plain[entry.id] for entry in ledger_of(state))
+        count = len(state.plan.remaining)
+    prepared = await rehearsal.prepare(applied)
+    await rehearsal.check_reverses(applied, count)
+    works = [reverse(item) for item in reversed(prepared[len(prepared) - count :])]
+    check_limits(works, Control())
+    return await _preview(state, ordered, database, rehearsal, works, ())
+
+
+async def _reverse_problems(rehearsal: Rehearsal, sources: Sequence[MigrationSource], count: int) -> tuple[str, ...]:
+    """What a later rollback would meet; it is no reason not to apply."""
+    try:
+        await rehearsal.check_reverses(sources, count)
+    except JournalError as error:
+        return (error.message,)
+    return ()
+
+
+async def _preview(
+    state: ScopeState,
+    ordered: Sequence[MigrationSource],
+    database: Database,
+    rehearsal: Rehearsal,
+    works: Sequence[Work],
+    problems: tuple[str, ...],
+) -> Preview:
+    live = await database.observe()
+    comparison = await compare(state, ordered, database, rehearsal) if works else None
+    expected = live if comparison is None else comparison.expected
+    return Preview(
+        works=tuple(works),
+        is_open=state.plan is not None,
+        begun=frozenset(() if state.plan is None else state.plan.units),
+        live=live,
+        expected=expected,
+        drift=() if comparison is None else comparison.drift,
+        reverse_problems=problems,
+    )
