@@ -206,7 +206,11 @@ class BackfillCursor:
 
 
 class Transaction(Protocol):
-    """One target transaction: entered with its locks held and its fence checked, or not at all."""
+    """One target transaction: entered with its locks held and its fence checked, or not at all.
+
+    Any failure rolls all of it back at once; beside what each call names, it may be UnavailableError
+    (`journal_target_unavailable`). The task that is inside must not use the Database itself meanwhile.
+    """
 
     async def holds(self, query: str) -> bool:
         """Whether a query gives exactly one row with one true value.
@@ -217,7 +221,7 @@ class Transaction(Protocol):
         ...
 
     async def execute(self, program: Program) -> None:
-        """Run all statements of a program in order.
+        """Run all statements of a program in order, under the enforcement of references that the transaction began with.
 
         Raises:
             TargetError: `journal_statement_failed`, with `details["statement"]`; nothing of the program stays.
@@ -286,6 +290,8 @@ class Database(Protocol):
             IntegrityError: `journal_foreign_target`: another journal has migrated this database under this scope.
             UnavailableError: `journal_target_busy`, `journal_target_unavailable`.
             InvalidContractError: `journal_missing_target`.
+            UnknownEventError: `journal_format_too_new`: a later version keeps its books there.
+            OperationCancelledError, ResourceLimitError: by `control`.
         """
         ...
 
@@ -316,6 +322,8 @@ class Database(Protocol):
 
     async def execute_outside(self, guard: Guard, program: Program) -> None:
         """Check the fence, then run statements that cannot be in a transaction, each committed by itself.
+
+        The fence holds up to the check: one who is overtaken behind it is not stopped by the target.
 
         Raises:
             FencedError: nothing was run.
@@ -349,7 +357,7 @@ class Shadow(Protocol):
         ...
 
     async def run(self, program: Program) -> Fingerprint:
-        """Execute a program and give the semantics that it leaves.
+        """Execute a program and give the semantics that it leaves. Statements about rows are compiled, not run.
 
         Raises:
             TargetError: `journal_statement_failed`, with `details["statement"]`.

@@ -230,7 +230,7 @@ def test_status_shows_ledger_plan_units_and_lease(journal: Journal) -> None:
     first, second = plan["migrations"]
     assert [(unit["unit"], unit["state"], unit["in_doubt"], unit["fence"]) for unit in first["units"]] == [
         ("group", "committed", False, 1),
-        ("backfill", "committed", False, 1),
+        ("backfill", "committed", False, 2),
     ]
     assert first["units"][1]["counts"] == {"matched": 5, "changed": 3, "skipped": 2, "transaction_groups": 2}
     assert [(unit["state"], unit["in_doubt"]) for unit in second["units"]] == [("before_commit", True)]

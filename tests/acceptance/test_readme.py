@@ -317,8 +317,7 @@ def test_every_command_and_option_that_is_named_anywhere_is_there(journal: Journ
     options = {option for command in commands for option in options_of(journal, command)}
     words = " ".join(quoted(PROSE)) + " ".join(each.command for each in commands_shown() if "journal " in each.command)
     named = set(re.findall(r"\bjournal ([a-z]+)\b", words))
-    assert set(commands) <= named | {"scopes"}
-    assert named <= set(commands)
+    assert named == set(commands)
     assert set(re.findall(r"(?<![\w-])--[a-z][\w-]*", words)) <= options
 
 
