@@ -112,7 +112,7 @@ class Project:
 
 
 class JournalTool:
-    """This project, embedded: target and log are SQLite files."""
+    """Our own command, embedded: target and log are SQLite files."""
 
     def __init__(self, folder: Path) -> None:
         self._log = folder / "journal.db"
