@@ -85,7 +85,8 @@ class Settings(BaseSettings):
         """File of an SQLite target. Raises `journal_invalid_settings` when none is named, or another database."""
         if self.database is None:
             raise _invalid(
-                "database: name the target with --database sqlite:///file, JOURNAL_DATABASE or journal.toml", key="database"
+                "database: name the target with --database sqlite:///file, JOURNAL_DATABASE or journal.toml",
+                key="database",
             )
         return sqlite_file("database", self.database.get_secret_value())
 

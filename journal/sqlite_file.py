@@ -195,10 +195,17 @@ def _recognise(path: Path) -> _Inode:
             f"{path} has file format {version}, this version knows up to {FILE_FORMAT}: upgrade fenced-journal",
             path=str(path),
         )
-    wal = Path(f"{path}-wal")
-    if not (wal.exists() and wal.stat().st_size) and pages * (page_size if page_size != 1 else 65_536) > size:
+    if not _wal_bytes(path) and pages * (page_size if page_size != 1 else 65_536) > size:
         raise damaged(path, f"it has {size} bytes, its header speaks of {pages} pages")
     return inode
+
+
+def _wal_bytes(path: Path) -> int:
+    """Size of the write-ahead log; 0 when there is none, which may be so from one moment to the next."""
+    try:
+        return Path(f"{path}-wal").stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def damaged(path: Path, how: str) -> JournalError:

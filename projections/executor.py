@@ -322,8 +322,8 @@ class Executor:
             id = work.prepared.source.id
             self._observer(MigrationStarted(id, work.direction, number, total))
             for unit in work.units:
+                self._position = unit.position
                 if index >= begun:
-                    self._position = unit.position
                     known_ = known(opened.units.get(unit.key), opened.tokens.get(unit.key, ()))
                     await run_unit(session, unit, known_)
                 index += 1

@@ -135,14 +135,13 @@ async def _preview(
     problems: tuple[str, ...],
 ) -> Preview:
     live = await database.observe()
-    comparison = await compare(state, ordered, database, rehearsal) if works else None
-    expected = live if comparison is None else comparison.expected
+    comparison = await compare(state, ordered, database, rehearsal)
     return Preview(
         works=tuple(works),
         is_open=state.plan is not None,
         begun=frozenset(() if state.plan is None else state.plan.units),
         live=live,
-        expected=expected,
-        drift=() if comparison is None else comparison.drift,
+        expected=comparison.expected,
+        drift=comparison.drift,
         reverse_problems=problems,
     )

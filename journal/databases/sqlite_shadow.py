@@ -15,6 +15,7 @@ from journal.databases.sqlite_backfill import parameter_names
 from journal.databases.sqlite_errors import DRIVER_ERRORS, translate
 from journal.databases.sqlite_keys import key_problem
 from journal.databases.sqlite_lowering import NO_EFFECT, QUERIES, ROWS, forbidden, keyword, lower, refused
+from journal.databases.sqlite_names import quoted
 from journal.databases.sqlite_session import Session, SessionThread
 from journal.errors import Code, JournalError, failure
 from journal.identities import Fingerprint
@@ -23,6 +24,13 @@ from journal.ports import BackfillProgram, Program
 T = TypeVar("T")
 
 _WHERE: Final = "on an empty database"
+_MISSING: Final = (
+    "no such function",
+    "unknown function",
+    "no such module",
+    "no such collation",
+    "wrong number of arguments",
+)
 _OWN: Final = r"SELECT name FROM main.sqlite_master WHERE name LIKE '\_journal\_%' ESCAPE '\'"
 
 
@@ -106,6 +114,32 @@ def _step(session: Session, statement: str, number: int) -> None:
         raise refused(number, statement, NO_EFFECT)
     if word == "alter":
         _check_names(session, statement, number)
+    for kind, name in session.watch.created:
+        _check_calls(session, kind, name, number)
+
+
+def _check_calls(session: Session, kind: int, name: str, number: int) -> None:
+    """Compile uses of a new object, which finds functions, modules and collations that are not there.
+
+    Tables that are not there are no fault of it: they may come later.
+    """
+    for use in _uses(session, kind, quoted(name)):
+        try:
+            session.connection.execute(f"EXPLAIN {use}").close()
+        except DRIVER_ERRORS as error:
+            if str(error).startswith(_MISSING):
+                raise translate(error, session.where, statement=number) from error
+
+
+def _uses(session: Session, kind: int, name: str) -> list[str]:
+    if kind == sqlite3.SQLITE_CREATE_VIEW:
+        return [f"SELECT * FROM {name}"]  # noqa: S608  (a quoted name)
+    insert = f"INSERT INTO {name} DEFAULT VALUES"
+    if kind == sqlite3.SQLITE_CREATE_TABLE:
+        return [insert]
+    columns = [column for (column,) in session.connection.execute(f"SELECT name FROM pragma_table_info({name})")]
+    sets = ", ".join(f"{quoted(column)} = NULL" for column in columns)
+    return [insert, f"UPDATE {name} SET {sets}", f"DELETE FROM {name}"]  # noqa: S608  (quoted names)
 
 
 def _check_names(session: Session, statement: str, number: int) -> None:

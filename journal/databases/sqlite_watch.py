@@ -31,6 +31,8 @@ _NOT_ADDITIVE: Final = frozenset(
         sqlite3.SQLITE_ANALYZE,
     }
 )
+# What these objects call is resolved when they are used, not when they are made.
+_LATE: Final = frozenset({sqlite3.SQLITE_CREATE_TABLE, sqlite3.SQLITE_CREATE_VIEW, sqlite3.SQLITE_CREATE_TRIGGER})
 _SCHEMA_TABLES: Final = frozenset({"sqlite_master", "sqlite_temp_master"})
 
 
@@ -39,6 +41,7 @@ class Watch:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.actions: set[int] = set()  # of all statements since it was cleared
+        self.created: list[tuple[int, str]] = []  # by the last statement: what kind of object, and its (table's) name
         self.writes = False  # whether the last statement writes rows of a table, other than the schema's own
         self.refusal: str | None = None
         self._rule: Rule | None = None
@@ -47,7 +50,7 @@ class Watch:
     @contextmanager
     def judging(self, rule: Rule | None) -> Generator[None, None, None]:
         """Compile one statement inside; what `rule` gives a reason for is refused, and the reason kept."""
-        self.writes, self.refusal, self._rule = False, None, rule
+        self.created, self.writes, self.refusal, self._rule = [], False, None, rule
         try:
             yield
         finally:
@@ -64,6 +67,8 @@ class Watch:
             return sqlite3.SQLITE_OK
         if action in _WRITES:
             self.writes = True
+        elif action in _LATE and first is not None:
+            self.created.append((action, second if action == sqlite3.SQLITE_CREATE_TRIGGER and second else first))
         if self._rule is not None and (reason := self._rule(action, first, second, database)) is not None:
             self.refusal = self.refusal or reason
             return sqlite3.SQLITE_DENY

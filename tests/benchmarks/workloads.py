@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -57,6 +58,18 @@ def workplace(name: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder
+
+
+def environment() -> dict[str, str]:
+    """What a command is started with: as in a shell, so bytecode is kept, output is buffered, and nothing is preset.
+
+    A container's `PYTHONDONTWRITEBYTECODE` would have every round compile what was edited, and Alembic's revisions.
+    """
+    of_a_container = {"PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"}
+    presets = ("JOURNAL_", "YOYO_")
+    return {
+        name: value for name, value in os.environ.items() if name not in of_a_container and not name.startswith(presets)
+    }
 
 
 def file_system(path: Path) -> str:

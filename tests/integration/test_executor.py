@@ -166,6 +166,12 @@ async def test_a_syntax_error_is_found_before_any_effect_and_fixing_the_file_is_
         ("INSERT INTO items (name) VALUES (no_such_function(1));", "no_such_function"),
         ("CREATE VIRTUAL TABLE v USING no_such_module(x);", "no_such_module"),
         ("CREATE INDEX i ON items (name COLLATE no_such_collation);", "no_such_collation"),
+        ("CREATE VIEW v AS SELECT no_such_function(name) FROM items;", "no_such_function"),
+        ("CREATE TABLE t (a, b DEFAULT (no_such_function()));", "no_such_function"),
+        (
+            "CREATE TRIGGER t AFTER UPDATE OF name ON items BEGIN SELECT no_such_function(NEW.name); END;",
+            "no_such_function",
+        ),
     ],
 )
 async def test_what_the_database_does_not_have_is_named(tmp_path: Path, sql: str, named: str) -> None:

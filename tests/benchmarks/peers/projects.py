@@ -7,7 +7,6 @@ template and `op.create_table`, and for yoyo a `yoyo.ini` and SQL files that say
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import subprocess
 import sys
@@ -19,9 +18,9 @@ from typing import Protocol
 from journal.journal import Journal
 from journal.leases.sqlite import SQLiteLeases
 from journal.log.sqlite import SQLiteLog
+from tests.benchmarks.workloads import environment
 
 _BIN = Path(sys.executable).parent
-_ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("JOURNAL_", "YOYO_"))}
 _REVISION = '''"""create t_{number}
 
 Revision ID: {revision}
@@ -94,7 +93,7 @@ class Project:
         """Seconds of the whole command."""
         start = time.perf_counter()
         run = subprocess.run(
-            self.command, check=False, capture_output=True, text=True, cwd=self.folder, env=_ENVIRONMENT
+            self.command, check=False, capture_output=True, text=True, cwd=self.folder, env=environment()
         )
         elapsed = time.perf_counter() - start
         if run.returncode:
