@@ -131,26 +131,31 @@ class Session:
             future.cancel()
 
 
-async def run_unit(session: Session, unit: WorkUnit, known: Known) -> None:
+async def run_unit(session: Session, unit: WorkUnit, known: Known) -> Fingerprint | None:
     """Bring one unit to its end, from wherever earlier runs left it.
+
+    Gives the schema as it was seen last: under the lock of the transaction that was committed, or by a look. None when
+    it was not looked at.
 
     Raises:
         IntegrityError: `journal_explicit_recovery`: an operator has to decide. Others as the ports and the journal do.
     """
     session.check()
+    seen: Fingerprint | None = None
     match unit:
         case SchemaUnit():
-            action = await _run_schema(session, unit, known)
+            action, seen = await _run_schema(session, unit, known)
         case BackfillUnit():
             action = await _run_backfill(session, unit, known)
     if action is not None:
         session.observer(UnitFinished(unit.position, action))
+    return seen
 
 
 # --- groups and reverse steps -----------------------------------------------------------------------------------------
 
 
-async def _run_schema(session: Session, unit: SchemaUnit, known: Known) -> UnitAction | None:
+async def _run_schema(session: Session, unit: SchemaUnit, known: Known) -> tuple[UnitAction | None, Fingerprint]:
     last = weigh(known.last, await _witness(session, unit, known))
     observed = await session.database.observe()
     decision = decide_group_recovery(last, observed, source=unit.source, target=unit.target)
@@ -164,11 +169,11 @@ async def _run_schema(session: Session, unit: SchemaUnit, known: Known) -> UnitA
             raise _explicit(unit, last, _relation(unit, observed))
         case RecoveryDecision.REPAIR_CHECKPOINT:
             if known.last in (_COMMITTED, _FORMAL):
-                return None
+                return None, observed
             session.send(unit.record(session.lease, _COMMITTED, observed))
-            return UnitAction.REPAIRED
+            return UnitAction.REPAIRED, observed
         case RecoveryDecision.EXECUTE_NORMALLY:
-            return await _execute_schema(session, unit)
+            return await _execute_schema(session, unit, observed)
 
 
 async def _witness(session: Session, unit: SchemaUnit, known: Known) -> Witness:
@@ -178,16 +183,16 @@ async def _witness(session: Session, unit: SchemaUnit, known: Known) -> Witness:
     return Witness.PRESENT if token is not None and token in known.tokens else Witness.ABSENT
 
 
-async def _execute_schema(session: Session, unit: SchemaUnit) -> UnitAction:
+async def _execute_schema(session: Session, unit: SchemaUnit, observed: Fingerprint) -> tuple[UnitAction, Fingerprint]:
     if unit.is_formal:
         session.send(unit.record(session.lease, _FORMAL))
-        return UnitAction.ADVANCED
+        return UnitAction.ADVANCED, observed
     if unit.program.transactional:
         observed = await _execute_inside(session, unit)
     else:
         observed = await _execute_outside(session, unit)
     session.send(unit.record(session.lease, _COMMITTED, observed))
-    return UnitAction.EXECUTED
+    return UnitAction.EXECUTED, observed
 
 
 async def _execute_inside(session: Session, unit: SchemaUnit) -> Fingerprint:

@@ -321,19 +321,20 @@ class Executor:
         for number, work in enumerate(works, start=total - len(works) + 1):
             id = work.prepared.source.id
             self._observer(MigrationStarted(id, work.direction, number, total))
+            seen: Fingerprint | None = None
             for unit in work.units:
                 self._position = unit.position
                 if index >= begun:
                     known_ = known(opened.units.get(unit.key), opened.tokens.get(unit.key, ()))
-                    await run_unit(session, unit, known_)
+                    seen = await run_unit(session, unit, known_)
                 index += 1
             session.check()
-            await self._conclude(session, work)
+            await self._conclude(session, work, seen)
             self._position = None
         await session.settle()
 
-    async def _conclude(self, session: Session, work: Work) -> None:
-        observed = await self._database.observe()
+    async def _conclude(self, session: Session, work: Work, seen: Fingerprint | None) -> None:
+        observed = await self._database.observe() if seen is None else seen
         if observed != work.target:
             await session.confirm()
             raise self._left(work, observed)

@@ -137,7 +137,7 @@ def _uses(session: Session, kind: int, name: str) -> list[str]:
     insert = f"INSERT INTO {name} DEFAULT VALUES"
     if kind == sqlite3.SQLITE_CREATE_TABLE:
         return [insert]
-    columns = [column for (column,) in session.connection.execute(f"SELECT name FROM pragma_table_info({name})")]
+    columns = [row[1] for row in session.connection.execute(f"PRAGMA table_info({name})")]
     sets = ", ".join(f"{quoted(column)} = NULL" for column in columns)
     return [insert, f"UPDATE {name} SET {sets}", f"DELETE FROM {name}"]  # noqa: S608  (quoted names)
 

@@ -31,6 +31,7 @@ class SQLiteTransaction:
         self._guard = guard
         self._control = control
         self._enforces = enforces
+        self._stamps: dict[str, EventId] = {}
         self._dangling: Counter[Violation] | None = None  # before the first statement that can break a reference
         self._is_over = False
 
@@ -73,8 +74,9 @@ class SQLiteTransaction:
         return await self._do(lambda session: session.observe().fingerprint)
 
     async def stamp(self, unit: str, token: EventId) -> None:
-        """See `Transaction.stamp`."""
-        await self._do(lambda session: bookkeeping.stamp(session.connection, self._guard.scope, unit, token))
+        """See `Transaction.stamp`. It is written right before the commit, which spares a way to the thread and back."""
+        self._check()
+        self._stamps[unit] = token
 
     async def begin_backfill(self, unit: str, token: EventId, program: BackfillProgram) -> BackfillCursor:
         """See `Transaction.begin_backfill`."""
@@ -116,6 +118,8 @@ class SQLiteTransaction:
     def _commit(self, session: Session) -> bool:
         """Whether it is committed; not yet when readers are in the way."""
         try:
+            for unit, token in self._stamps.items():
+                bookkeeping.stamp(session.connection, self._guard.scope, unit, token)
             session.commit()
         except sqlite3.Error as error:
             if not session.connection.in_transaction:
@@ -127,9 +131,12 @@ class SQLiteTransaction:
             raise _not_committed(f"{session.where}: {error}") from error
         return True
 
-    async def _do(self, work: Callable[[Session], T], *, interruptible: bool = True) -> T:
+    def _check(self) -> None:
         if self._is_over:
             raise failure(Code.STATEMENT_FAILED, "the transaction is over: begin another one")
+
+    async def _do(self, work: Callable[[Session], T], *, interruptible: bool = True) -> T:
+        self._check()
         try:
             return await self._thread.call(lambda session: session.atomically(work), interruptible=interruptible)
         except JournalError:
