@@ -134,6 +134,7 @@ class Code(StrEnum):
     TARGET_UNAVAILABLE = "journal_target_unavailable"
     TARGET_FENCED = "journal_target_fenced"
     FOREIGN_TARGET = "journal_foreign_target"
+    TARGET_OLDER = "journal_target_older"
     MISSING_TARGET = "journal_missing_target"
 
 

@@ -279,15 +279,17 @@ class Database(Protocol):
         """Identity of the rules by which steps are lowered and executed."""
         ...
 
-    async def raise_fence(self, guard: Guard, control: Control, *, adopt: bool = False) -> None:
+    async def raise_fence(self, guard: Guard, control: Control, *, floor: int = 0, adopt: bool = False) -> None:
         """From when this returns, no transaction under a lower fence of the scope commits, begun before or later.
 
         Makes the bookkeeping where it is missing. Waits for a transaction of an older holder that is in flight, within
-        `control`. `adopt`: the target now belongs to this journal, whoever migrated it under this scope before.
+        `control`. `floor` is a fence that this target must have seen, as the log tells. `adopt`: the target now belongs
+        to this journal, whoever migrated it under this scope before, and whatever it has seen.
 
         Raises:
             FencedError: `journal_target_fenced`: a greater fence was raised.
             IntegrityError: `journal_foreign_target`: another journal has migrated this database under this scope.
+                `journal_target_older`: it has not seen `floor`; it is left as it is.
             UnavailableError: `journal_target_busy`, `journal_target_unavailable`.
             InvalidContractError: `journal_missing_target`.
             UnknownEventError: `journal_format_too_new`: a later version keeps its books there.
@@ -309,6 +311,10 @@ class Database(Protocol):
 
     async def cursor(self, scope: Scope, unit: str) -> BackfillCursor | None:
         """The cursor of a backfill, None when none was begun."""
+        ...
+
+    async def tokens(self, scope: Scope) -> Mapping[str, EventId]:
+        """The tokens of all witnesses and cursors, by unit."""
         ...
 
     def transaction(

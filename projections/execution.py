@@ -281,6 +281,9 @@ async def _run_backfill(session: Session, unit: BackfillUnit, known: Known) -> U
             session.send(unit.record(session.lease, _COMMITTED, completion))
             return UnitAction.REPAIRED
         case RecoveryDecision.EXECUTE_NORMALLY:
+            if await session.database.observe() != unit.schema:
+                await session.confirm()
+                raise _explicit(unit, last, "the live schema is not the one that it is for")
             await _execute_backfill(session, unit, cursor)
             return UnitAction.EXECUTED
 

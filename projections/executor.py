@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 
+from journal.admission import Admitted
 from journal.control import Control
 from journal.errors import (
     Code,
+    FencedError,
     IntegrityError,
     InvalidContractError,
     JournalError,
     failure,
 )
-from journal.identities import Fingerprint, Incarnation, MigrationId
+from journal.events import Event
+from journal.identities import EventId, Fingerprint, Incarnation, MigrationId
 from journal.journal import Journal
 from journal.lease import Lease
 from journal.migrations.manifest import ManagedState
@@ -49,7 +52,10 @@ from projections.open_plan import (
     carried,
     check_settled,
     check_untouched,
+    counted,
     first_that_differs,
+    floor_of,
+    history_lost,
     other_direction,
     wanted_by,
 )
@@ -68,7 +74,7 @@ from projections.outcome import (
     UpToDate,
 )
 from projections.rehearsal import Prepared, PreparedBackfill, Rehearsal
-from projections.units import BackfillUnit, SchemaUnit, Work, count_of, forward, reverse
+from projections.units import BackfillUnit, SchemaUnit, Work, count_of, forward, reverse, unit_name
 
 
 class Executor:
@@ -140,7 +146,9 @@ class Executor:
             return Applied(direction, done) if done else UpToDate()
         if error.code is Code.EXPLICIT_RECOVERY and self._position is not None:
             return RequiresExplicitRecovery(done, self._position, error)
-        if isinstance(error, IntegrityError | InvalidContractError):
+        # Overtaken is not failed: its own lease is over, and the next run, under another, does what is left.
+        overtaken = isinstance(error, FencedError)
+        if isinstance(error, IntegrityError | InvalidContractError) and not overtaken:
             return Failed(done, self._position, error)
         return RetrySafe(done, self._position, error)
 
@@ -279,9 +287,29 @@ class Executor:
         guard = Guard(self._lease.scope, Incarnation(state.incarnation or b""), self._lease.fence)
         session = Session(self._journal, self._lease, self._database, guard, self._control, self._observer)
         session.check()
-        await self._database.raise_fence(guard, self._control)
+        try:
+            await self._database.raise_fence(guard, self._control, floor=floor_of(state))
+        except FencedError as error:
+            await session.confirm()
+            raise history_lost(
+                f"the target was last changed under a later lease than this one ({error.message})"
+            ) from error
         self._opened = session
         return session
+
+    async def _check_history(self, session: Session, opened: Carried, works: Sequence[Work]) -> None:
+        """What the target has of units that the log does not know to be begun must come from plans that it still knows."""
+        known = await self._database.tokens(self._lease.scope)
+        begun = {unit_name(unit) for work in works for unit in work.units if unit.key not in opened.units}
+        found = {known[name]: name for name in begun & known.keys()}
+        if not found:
+            return
+        async for event, verdict in self._journal.replay(self._lease.scope):
+            if isinstance(event, Event) and isinstance(verdict, Admitted):
+                found.pop(EventId(event.event_id), None)
+        if found:
+            await session.confirm()
+            raise history_lost(f"the target has {', '.join(sorted(found.values())[:5])}, the log knows nothing of it")
 
     async def _live(
         self, session: Session, applied: Sequence[Prepared], sources: Sequence[MigrationSource]
@@ -298,8 +326,9 @@ class Executor:
         found = differences(await self._rehearsal.describe(sources), await self._database.describe())
         return failure(
             Code.STALE_SOURCE_STATE,
-            f"the live schema is not what the {len(sources)} applied migrations make: {summary(found)}; see `journal "
-            "verify --migrations`, and bring the schema back, or adopt it with `journal import`",
+            f"the live schema is not what the {counted(len(sources))} in the ledger make: {summary(found)}; see `journal "
+            "verify --migrations`, and bring the schema back, or write what differs as a migration and adopt that with "
+            "`journal import`",
             objects=[item.name for item in found],
         )
 
@@ -314,6 +343,7 @@ class Executor:
             )
 
     async def _run(self, session: Session, opened: Carried, works: Sequence[Work]) -> None:
+        await self._check_history(session, opened, works)
         units = [unit for work in works for unit in work.units]
         begun = max((index for index, unit in enumerate(units) if unit.key in opened.units), default=-1)
         check_settled(opened.units, [unit.key for unit in units[: max(begun, 0)]])

@@ -20,7 +20,7 @@ from journal.records import (
     RollbackStepEventRecord,
     unit_of,
 )
-from journal.state import OpenPlan, Unit, UnitKey, journal_entry
+from journal.state import OpenPlan, ScopeState, Unit, UnitKey, journal_entry
 from journal.vocabulary import Direction, GroupEventKind, UnitKind
 from projections.units import name_of_unit
 
@@ -45,6 +45,14 @@ class Carried:
     tokens: dict[UnitKey, list[EventId]] = field(default_factory=dict)
 
 
+def floor_of(state: ScopeState) -> int:
+    """A fence that the target must have seen: each run raises its own there before it does anything."""
+    fences = [entry.event.fence for entry in state.active.values()]
+    if state.plan is not None:
+        fences += [unit.fence for unit in state.plan.units.values()]
+    return max(fences, default=0)
+
+
 def carried(plan: OpenPlan) -> Carried:
     entry: JournalEntry[PlanRecord] | JournalEntry[RollbackPlanRecord] = journal_entry(plan.entry)
     record = entry.record
@@ -58,6 +66,20 @@ def carried(plan: OpenPlan) -> Carried:
             tokens.setdefault((event.manifest_digest, *unit_of(event)), []).append(EventId(item.event.event_id))
     members = list(zip(ids, record.manifest_digests, strict=True))
     return Carried(plan.direction, entry, members, dict(plan.units), tokens)
+
+
+def history_lost(what: str) -> JournalError:
+    """The error for a target that knows more than the log."""
+    return failure(
+        Code.HISTORY_LOST,
+        f"{what}: the log is an older copy. Put the newest one back, or adopt the database under a scope of its own: "
+        "`journal import --scope NAME`",
+    )
+
+
+def counted(migrations: int) -> str:
+    """So many migrations, in words."""
+    return "1 migration" if migrations == 1 else f"{migrations} migrations"
 
 
 def wanted_by(ordered: Sequence[MigrationSource], target: MigrationId | None) -> set[MigrationId] | None:

@@ -30,6 +30,7 @@ from journal.vocabulary import GroupEventKind
 from projections.doubts import Doubt
 from projections.drift import differences, summary
 from projections.ledger import ledger_of
+from projections.open_plan import counted
 from projections.rehearsal import Rehearsal
 
 
@@ -115,8 +116,8 @@ async def adopt(
         found = differences(await rehearsal.describe(chain), await database.describe())
         raise failure(
             Code.STALE_SOURCE_STATE,
-            f"the live schema is not what these {len(chain)} migrations make: {summary(found)}; adopt fewer with --to, "
-            "or bring the schema there first",
+            f"the live schema is not what {counted(len(chain))} make: {summary(found)}; adopt another number of "
+            "them with --to, or bring the schema there first",
             objects=[item.name for item in found],
         )
     record = LedgerImportedRecord.from_verified_manifests(

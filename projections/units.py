@@ -62,7 +62,7 @@ class SchemaUnit:
 
 @dataclass(frozen=True, slots=True)
 class BackfillUnit:
-    """One backfill, or its reverse."""
+    """One backfill, or its reverse; `schema` is what it meets and leaves."""
 
     position: UnitPosition
     key: UnitKey
@@ -70,6 +70,7 @@ class BackfillUnit:
     program: BackfillProgram
     verify: Statement | None
     fingerprint: Fingerprint
+    schema: Fingerprint
     evidence: VerifiedManifest | VerifiedRollback
 
     def completion(self, counts: BackfillCounts) -> BackfillCompletion:
@@ -205,8 +206,15 @@ def _backfill(
         program=program,
         verify=step.source.verify if is_forward else None,
         fingerprint=step.source.fingerprint,
+        schema=_schema_at(prepared.manifest, step_index),
         evidence=evidence,
     )
+
+
+def _schema_at(manifest: VerifiedManifest, step_index: int) -> Fingerprint:
+    """The schema that a step without an effect on it meets."""
+    before = [step for step in manifest.steps[:step_index] if isinstance(step, SchemaStep)]
+    return (before[-1].target if before else manifest.source).semantics
 
 
 def _position(

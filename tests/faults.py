@@ -368,8 +368,13 @@ class StoppingDatabase(Database):
     def lowering_profile(self) -> Fingerprint:
         return self.inner.lowering_profile
 
-    async def raise_fence(self, guard: Guard, control: Control, *, adopt: bool = False) -> None:
-        await self.fuse.guard("database.raise_fence", lambda: self.inner.raise_fence(guard, control, adopt=adopt))
+    async def raise_fence(self, guard: Guard, control: Control, *, floor: int = 0, adopt: bool = False) -> None:
+        await self.fuse.guard(
+            "database.raise_fence", lambda: self.inner.raise_fence(guard, control, floor=floor, adopt=adopt)
+        )
+
+    async def tokens(self, scope: Scope) -> Mapping[str, EventId]:
+        return await self.fuse.guard("database.tokens", lambda: self.inner.tokens(scope))
 
     async def observe(self) -> Fingerprint:
         return await self.fuse.guard("database.observe", self.inner.observe)

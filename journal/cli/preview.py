@@ -126,8 +126,8 @@ def _obstacle(preview: Preview, doubts: Sequence[Doubt]) -> JournalError | None:
         )
     return failure(
         Code.STALE_SOURCE_STATE,
-        f"the live schema is not what the applied migrations make: {summary(preview.drift)}; bring it back, or adopt it "
-        "with `journal import`",
+        f"the live schema is not what the applied migrations make: {summary(preview.drift)}; bring it back, or write "
+        "what differs as a migration and adopt that with `journal import`",
         objects=objects,
     )
 

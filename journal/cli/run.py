@@ -32,6 +32,7 @@ from journal.vocabulary import Direction, GroupEventKind
 from projections import operations
 from projections.doubts import Doubt, find_doubts
 from projections.executor import Executor
+from projections.open_plan import floor_of
 from projections.operations import Attestation
 from projections.outcome import Outcome, RetrySafe, UpToDate
 
@@ -172,7 +173,7 @@ async def attest(task: Task, unit: str | None, outcome: GroupEventKind, attestat
     ):
         state = await journal.state(project.scope)
         guard = Guard(project.scope, Incarnation(state.incarnation or b""), lease.fence)
-        await database.raise_fence(guard, task.control)
+        await database.raise_fence(guard, task.control, floor=floor_of(state))
         doubts = await find_doubts(state, project.sources, database, rehearsal)
         holders = await holders_of(journal, project.scope)
         if not task.as_json:

@@ -66,12 +66,12 @@ class SQLiteDatabase:
         """See `Database.lowering_profile`."""
         return _LOWERING
 
-    async def raise_fence(self, guard: Guard, control: Control, *, adopt: bool = False) -> None:
+    async def raise_fence(self, guard: Guard, control: Control, *, floor: int = 0, adopt: bool = False) -> None:
         """See `Database.raise_fence`."""
 
         def work(session: Session) -> None:
             session.begin()
-            session.atomically(lambda held: _raise_fence(held, guard, adopt=adopt))
+            session.atomically(lambda held: _raise_fence(held, guard, floor=floor, adopt=adopt))
 
         async with self._turn(control):
             await self._patiently(control, lambda: self._thread.call(work, make=True))
@@ -92,6 +92,10 @@ class SQLiteDatabase:
         """See `Database.cursor`."""
         place = backfill.Place(scope, unit)
         return await self._read(lambda session: backfill.read(session.connection, place))
+
+    async def tokens(self, scope: Scope) -> Mapping[str, EventId]:
+        """See `Database.tokens`."""
+        return await self._read(lambda session: bookkeeping.tokens(session.connection, scope))
 
     @asynccontextmanager
     async def transaction(
@@ -167,8 +171,8 @@ class SQLiteDatabase:
                 await control.sleep(PAUSE_SECONDS)
 
 
-def _raise_fence(session: Session, guard: Guard, *, adopt: bool) -> None:
-    bookkeeping.raise_fence(session.connection, guard, adopt=adopt)
+def _raise_fence(session: Session, guard: Guard, *, floor: int, adopt: bool) -> None:
+    bookkeeping.raise_fence(session.connection, guard, floor=floor, adopt=adopt)
     session.commit()
 
 

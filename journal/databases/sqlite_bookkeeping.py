@@ -60,12 +60,16 @@ def is_there(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def raise_fence(connection: sqlite3.Connection, guard: Guard, *, adopt: bool) -> None:
+def raise_fence(connection: sqlite3.Connection, guard: Guard, *, floor: int, adopt: bool) -> None:
     """Raise the fence of a scope, in the transaction that is open. Raises as `Database.raise_fence`."""
     make(connection)
     known = _fence(connection, guard.scope)
+    if known is None and floor and not adopt:
+        raise _older(guard, None, floor)
     if known is not None:
         incarnation, fence = known
+        if incarnation == guard.incarnation and fence < floor and not adopt:
+            raise _older(guard, fence, floor)
         if incarnation != guard.incarnation and not adopt:
             raise _foreign(guard, incarnation)
         if incarnation == guard.incarnation and fence > guard.fence:
@@ -113,6 +117,19 @@ def _fenced(guard: Guard, fence: Fence) -> JournalError:
     )
 
 
+def _older(guard: Guard, fence: Fence | None, floor: int) -> JournalError:
+    seen = "no fence of this journal" if fence is None else f"fence {fence} at most"
+    return failure(
+        Code.TARGET_OLDER,
+        f"scope {guard.scope}: the journal has work under fence {floor}, the target has seen {seen}: it is an older copy, "
+        "or another database. Put the right one back, or adopt this one under a scope of its own: `journal import "
+        "--scope NAME`",
+        scope=str(guard.scope),
+        seen=None if fence is None else int(fence),
+        floor=floor,
+    )
+
+
 def _foreign(guard: Guard, incarnation: Incarnation) -> JournalError:
     return failure(
         Code.FOREIGN_TARGET,
@@ -121,6 +138,18 @@ def _foreign(guard: Guard, incarnation: Incarnation) -> JournalError:
         scope=str(guard.scope),
         incarnation=str(incarnation),
     )
+
+
+def tokens(connection: sqlite3.Connection, scope: Scope) -> dict[str, EventId]:
+    """The tokens of all witnesses and cursors, by unit."""
+    if not is_there(connection):
+        return {}
+    query = "SELECT unit, token FROM {} WHERE scope = ?"
+    found: dict[str, EventId] = {}
+    for table in ("_journal_witnesses", "_journal_cursors"):
+        rows = connection.execute(query.format(table), (str(scope),))
+        found.update((unit, EventId(token)) for unit, token in rows)
+    return found
 
 
 def stamp(connection: sqlite3.Connection, scope: Scope, unit: str, token: EventId) -> None:

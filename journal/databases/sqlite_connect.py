@@ -50,7 +50,7 @@ class TargetFile:
         if make and self.create:
             return self._make()
         if make or not (self.create or self.read_only):
-            raise self._missing("there is no database {}: check the path, or allow that it is created")
+            raise self._missing("there is no database {}: check the path")
         return Session(sqlite3.connect(":memory:", isolation_level=None), str(self.path), is_substitute=True)
 
     def _exists(self) -> bool:

@@ -114,21 +114,29 @@ def _step(session: Session, statement: str, number: int) -> None:
         raise refused(number, statement, NO_EFFECT)
     if word == "alter":
         _check_names(session, statement, number)
-    for kind, name in session.watch.created:
-        _check_calls(session, kind, name, number)
+    for kind, name in session.watch.created if word == "create" else ():
+        _check_calls(session, kind, name, (statement, number))
 
 
-def _check_calls(session: Session, kind: int, name: str, number: int) -> None:
-    """Compile uses of a new object, which finds functions, modules and collations that are not there.
+def _check_calls(session: Session, kind: int, name: str, at: tuple[str, int]) -> None:
+    """Compile uses of a new object: this finds functions, modules and collations that are not there, and what may not be.
 
     Tables that are not there are no fault of it: they may come later.
     """
+    statement, number = at
     for use in _uses(session, kind, quoted(name)):
-        try:
-            session.connection.execute(f"EXPLAIN {use}").close()
-        except DRIVER_ERRORS as error:
-            if str(error).startswith(_MISSING):
-                raise translate(error, session.where, statement=number) from error
+        with session.watch.judging(forbidden):
+            try:
+                session.connection.execute(f"EXPLAIN {use}").close()
+            except DRIVER_ERRORS as error:
+                if session.watch.refusal is not None:
+                    raise refused(number, statement, session.watch.refusal) from error
+                if str(error).startswith(_MISSING):
+                    raise translate(error, session.where, statement=number) from error
+    if kind == sqlite3.SQLITE_CREATE_TABLE:
+        parents = [row[2] for row in session.connection.execute(f"PRAGMA foreign_key_list({quoted(name)})")]
+        if any(parent.lower() in bookkeeping.TABLES for parent in parents):
+            raise refused(number, statement, "a foreign key must not point at the journal's own tables: leave it out")
 
 
 def _uses(session: Session, kind: int, name: str) -> list[str]:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 Command = Callable[..., Awaitable[Outcome]]
 
 
-FENCED = [f"Failed {code}" for code in (Code.STALE_FENCE, Code.TARGET_FENCED)]
+FENCED = [f"RetrySafe {code}" for code in (Code.STALE_FENCE, Code.TARGET_FENCED)]
 
 
 def apply(project: Project, **how: Any) -> Awaitable[Outcome]:

@@ -9,8 +9,7 @@ import pytest
 
 from journal.control import Control, ResourceLimits
 from journal.errors import Code
-from journal.identities import Incarnation, MigrationId
-from journal.ports import Guard
+from journal.identities import MigrationId
 from journal.vocabulary import Direction, GroupEventKind
 from projections.outcome import (
     Applied,
@@ -458,21 +457,56 @@ async def test_an_open_plan_keeps_the_other_direction_out(tmp_path: Path) -> Non
     assert outcome.error.code is Code.PLAN_ALREADY_OPEN
 
 
-async def test_a_greater_fence_in_the_target_stops_an_older_holder_before_its_next_effect(tmp_path: Path) -> None:
-    project = Project.make(tmp_path / "p", {"0001_items": ITEMS, "0002_more": "CREATE TABLE more (n);"})
-    async with project.opened() as run:
-        state = await run.journal.state(SCOPE)
-        assert state.incarnation is not None
+# --- copies -----------------------------------------------------------------------------------------------------------
 
-        async def overtake() -> None:
-            newer = Guard(SCOPE, Incarnation(state.incarnation or b""), run.executor._lease.fence.successor())
-            await run.executor._database.raise_fence(newer, Control())
+MARK = "CREATE TABLE marks (n INTEGER);"
+TWO_MARKS = """
+INSERT INTO marks VALUES (1);
+-- journal: assert there is a second mark
+SELECT count(*) > 1 FROM marks;
+-- journal: schema
+INSERT INTO marks VALUES (3);
+"""
 
-        await overtake()
-        outcome = await run.apply()
+
+async def test_a_journal_that_was_replaced_by_an_older_copy_runs_nothing_twice(tmp_path: Path) -> None:
+    project = Project.make(tmp_path / "p", {"0001_marks": MARK})
+    await applied(project)
+    older = project.journal.read_bytes()
+    project.write("0002_mark", "INSERT INTO marks VALUES (1);")
+    await applied(project)
+    project.journal.write_bytes(older)
+    for _ in range(4):  # each run takes a greater fence; that it gets past the target's changes nothing
+        outcome = await project.apply()
+        assert isinstance(outcome, Failed)
+        assert outcome.error.code is Code.HISTORY_LOST
+    assert project.sql("SELECT * FROM marks") == [(1,)]
+
+
+async def test_a_target_that_was_replaced_by_an_older_copy_is_noticed_and_left_alone(tmp_path: Path) -> None:
+    project = Project.make(tmp_path / "p", {"0001_marks": MARK})
+    await applied(project)
+    older = project.target.read_bytes()
+    project.write("0002_marks", TWO_MARKS)
+    assert isinstance(await project.apply(), RetrySafe)
+    project.target.write_bytes(older)
+    for _ in range(2):
+        outcome = await project.apply()
+        assert isinstance(outcome, Failed)
+        assert outcome.error.code is Code.TARGET_OLDER
+    assert project.target.read_bytes() == older
+
+
+async def test_another_database_of_the_same_schema_is_not_taken_for_the_target(tmp_path: Path) -> None:
+    project = Project.make(tmp_path / "p", {"0001_marks": MARK})
+    await applied(project)
+    project.target.unlink()
+    project.sql(MARK)
+    project.write("0002_mark", "INSERT INTO marks VALUES (1);")
+    outcome = await project.apply()
     assert isinstance(outcome, Failed)
-    assert outcome.error.code is Code.TARGET_FENCED
-    assert project.content()["schema"] == []
+    assert outcome.error.code is Code.TARGET_OLDER
+    assert project.sql("SELECT * FROM marks") == []
 
 
 # --- SQLite's own traps -----------------------------------------------------------------------------------------------
