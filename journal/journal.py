@@ -408,15 +408,19 @@ class Journal:
         sending = self._spine(lease.scope).submit_all(lease, _bound(lease, records))
         return cast("list[JournalEntry[T]]", await sending)
 
-    def send(self, lease: Lease, record: T, *, event_id: EventId | None = None) -> asyncio.Future[JournalEntry[T]]:
+    def send(
+        self, lease: Lease, record: T, *, event_id: EventId | None = None, linger: bool = False
+    ) -> asyncio.Future[JournalEntry[T]]:
         """Append any record without waiting; the future gives its entry once it counts, or raises as `record` does.
 
         Records that are sent one after the other keep their order, and none counts without those before it. `event_id`
-        is the event's identity, drawn when not given: give one to name the event elsewhere before it is written.
+        is the event's identity, drawn when not given: give one to name the event elsewhere before it is written. With
+        `linger` it may wait 20 ms for a next record, so that both are written in one commit.
         """
         self._check_mine(lease)
         _check_bound(lease, record)
-        return cast("asyncio.Future[JournalEntry[T]]", self._spine(lease.scope).submit(lease, record, event_id))
+        future = self._spine(lease.scope).submit(lease, record, event_id, linger=linger)
+        return cast("asyncio.Future[JournalEntry[T]]", future)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from journal.admission import (
     Admitted,
@@ -41,6 +41,8 @@ from journal.lease import Lease
 from journal.ports import Log, Outgoing, StoredEvent
 from journal.receipt import Batch, Receipt, entry_of, name_of, refusal
 from journal.records import JournalEntry, LeaseAcquiredRecord, Record
+
+LINGER_SECONDS: Final = 0.02
 
 
 class _Sent(Pending):
@@ -128,6 +130,7 @@ class Spine:
         self._is_crowded = False  # many are writing: who was woken with others waits a loop step for their records
         self._doubt: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
+        self._lingering: asyncio.TimerHandle | None = None
         self._failed: JournalError | None = None
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -318,11 +321,11 @@ class Spine:
         self._told.discard(lease.lease_id)
 
     def submit(
-        self, lease: Lease, record: Record, event_id: EventId | None = None
+        self, lease: Lease, record: Record, event_id: EventId | None = None, *, linger: bool = False
     ) -> asyncio.Future[JournalEntry[Any] | None]:
         """Send one record under a lease and return the future of its entry. Does not wait, keeps the order of calls.
 
-        The event id is drawn when none is given.
+        The event id is drawn when none is given. With `linger`, the record may wait a moment for another to go with it.
 
         Raises, with nothing written:
             FencedError: the lease is over.
@@ -330,7 +333,7 @@ class Spine:
             InvalidContractError, IntegrityError: a rule refuses the record.
         """
         self._check_writable(lease)
-        return self._send_alone(lease, (lease.lease_id, lease.fence), record, event_id)
+        return self._send_alone(lease, (lease.lease_id, lease.fence), record, event_id, linger=linger)
 
     def submit_all(self, lease: Lease, records: Iterable[Record]) -> asyncio.Future[list[JournalEntry[Any] | None]]:
         """Send records in one append; the future gives their entries once all are settled, or raises the first error.
@@ -367,13 +370,22 @@ class Spine:
         return self._send_alone(None, (lease_id, fence), record)
 
     def _send_alone(
-        self, lease: Lease | None, identity: tuple[bytes, int], record: Record, event_id: EventId | None = None
+        self,
+        lease: Lease | None,
+        identity: tuple[bytes, int],
+        record: Record,
+        event_id: EventId | None = None,
+        *,
+        linger: bool = False,
     ) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         self._send(lease, identity, record, future, event_id)
         self._attend()
-        if not self._is_crowded:
+        if linger:
+            if self._lingering is None:
+                self._lingering = loop.call_later(LINGER_SECONDS, self._end_lingering)
+        elif not self._is_crowded or self._lingering is not None:
             self._flush()
         elif len(self._outbox) == 1:
             loop.call_soon(self._flush)
@@ -435,12 +447,19 @@ class Spine:
             return _fenced(lease, self.state)
         return refusal(reason, record, self.scope, written=written)
 
+    def _end_lingering(self) -> None:
+        self._lingering = None
+        self._flush()
+
     def _flush(self) -> None:
         """Give the log what waits, unless an append is under way: then it goes with the next, all of it together."""
         if self._append is not None or not self._outbox or self._failed is not None:
             return
+        lingering, self._lingering = self._lingering, None
+        if lingering is not None:
+            lingering.cancel()
         batch, self._outbox = self._outbox, []
-        self._is_crowded = len(batch) > 1
+        self._is_crowded = len(batch) > 1 and lingering is None
         for sent in batch:
             sent.passed_on = True
         try:
@@ -566,8 +585,9 @@ class Spine:
     async def close(self) -> None:
         """Stop the tail; what is still in flight gets no answer from here."""
         self._failed = self._failed or failure(Code.CLOSED, f"the journal of scope {self.scope} was closed")
-        if self._watch is not None:
-            self._watch.cancel()
+        for timer in (self._watch, self._lingering):
+            if timer is not None:
+                timer.cancel()
         tasks = [task for task in (self._tail, self._append, self._doubt) if task is not None]
         for task in tasks:
             task.cancel()

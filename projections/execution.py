@@ -95,7 +95,7 @@ class Session:
 
     def send(self, record: ScopedRecord, then: Callable[[], None] | None = None) -> None:
         """Append without waiting; `then` is called once the record counts."""
-        self._sent.append((self.journal.send(self.lease, record), then))
+        self._sent.append((self.journal.send(self.lease, record, linger=True), then))
 
     async def append(self, record: R, event_id: EventId | None = None) -> JournalEntry[R]:
         """Append, and wait until this record and everything sent before counts."""

@@ -514,3 +514,42 @@ async def test_a_lease_superseded_at_its_very_announcement_knows_it(open_journal
     assert lease.lost
     with pytest.raises(FencedError):
         lease.check()
+
+
+# --- records that linger ----------------------------------------------------------------------------------------------
+
+
+async def test_records_that_linger_go_with_the_next_one_in_one_append(open_journal: OpenJournal) -> None:
+    desk = await Desk(open_journal).open()
+    desk.log.appended.clear()
+    records = [group_record(desk.lease, manifest, BEFORE) for manifest in MANIFESTS[:3]]
+    lingering = [desk.journal.send(desk.lease, record, linger=True) for record in records[:2]]
+    entries = [await future for future in (*lingering, desk.journal.send(desk.lease, records[2]))]
+    assert [entry.record for entry in entries] == records
+    assert [len(events) for events in desk.log.appended] == [3]
+
+
+async def test_a_record_that_lingers_is_written_soon_by_itself_again_and_again(open_journal: OpenJournal) -> None:
+    desk = await Desk(open_journal).open()
+    for manifest in MANIFESTS[:3]:
+        record = group_record(desk.lease, manifest, BEFORE)
+        entry = await asyncio.wait_for(desk.journal.send(desk.lease, record, linger=True), 5)
+        assert entry.record == record
+
+
+async def test_a_record_that_lingers_is_written_before_the_lease_is_released(open_journal: OpenJournal) -> None:
+    desk = await Desk(open_journal).open()
+    lingering = desk.journal.send(desk.lease, group_record(desk.lease, MANIFESTS[0], BEFORE), linger=True)
+    await desk.journal.release(desk.lease)
+    assert (await lingering).sequence > 0
+
+
+async def test_what_lingered_in_an_append_that_was_refused_does_not_keep_the_next_from_going(
+    open_journal: OpenJournal,
+) -> None:
+    desk = await Desk(open_journal).open()
+    desk.log.on_append = [refuse(UnavailableError(Code.STORAGE_BUSY, "busy"))]
+    with pytest.raises(UnavailableError):
+        await desk.journal.send(desk.lease, group_record(desk.lease, MANIFESTS[0], BEFORE), linger=True)
+    again = desk.journal.send(desk.lease, group_record(desk.lease, MANIFESTS[0], BEFORE), linger=True)
+    assert (await asyncio.wait_for(again, 5)).sequence > 0
