@@ -57,6 +57,10 @@ class Observer:
         if is_current and self._watch.is_additive:
             self._extended = self._read_cookie()
 
+    def unchanged(self) -> Semantics | None:
+        """What was read last if it still holds, which is told by one statement; None when it has to be read again."""
+        return self._semantics if self._cookie is not None and self._read_cookie() == self._cookie else None
+
     def observe(self) -> Semantics:
         """The semantics now."""
         cookie = self._read_cookie()

@@ -83,6 +83,7 @@ class Semantics:
         self._buckets: list[dict[str, Fingerprint]] = []
         self._hashes: list[Fingerprint] = []
         self._touched: set[int] = set()
+        self._fingerprint: Fingerprint | None = None
         self.replace(())
 
     def replace(self, rows: Iterable[SchemaRow], shadow_tables: Collection[str] = ()) -> None:
@@ -92,6 +93,7 @@ class Semantics:
         self._buckets = [{} for _ in range(_BUCKETS)]
         self._hashes = [_EMPTY_BUCKET] * _BUCKETS
         self._touched.clear()
+        self._fingerprint = None
         self.add(rows)
 
     def add(self, rows: Iterable[SchemaRow]) -> None:
@@ -105,10 +107,12 @@ class Semantics:
     @property
     def fingerprint(self) -> Fingerprint:
         """Identity of the meaning, whatever the order in which the objects came."""
-        for at in self._touched:
-            self._hashes[at] = _bucket(self._buckets[at].values())
-        self._touched.clear()
-        return fingerprint(SCHEMA_DOMAIN, b"".join(self._hashes))
+        if self._touched or self._fingerprint is None:
+            for at in self._touched:
+                self._hashes[at] = _bucket(self._buckets[at].values())
+            self._touched.clear()
+            self._fingerprint = fingerprint(SCHEMA_DOMAIN, b"".join(self._hashes))
+        return self._fingerprint
 
     @property
     def objects(self) -> Mapping[str, str]:

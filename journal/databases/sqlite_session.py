@@ -52,6 +52,9 @@ class Session:
         """The semantics of the schema, all of it as of one moment."""
         if self.connection.in_transaction:
             return self.schema.observe()
+        known = self.schema.unchanged()
+        if known is not None:
+            return known
         self.connection.execute("BEGIN")
         try:
             semantics = self.schema.observe()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, TypeAlias, assert_never
 
 from journal.identities import Digest, Fingerprint, MigrationId, digest, fingerprint
@@ -101,7 +102,7 @@ class BackfillSource:
 StepSource: TypeAlias = AssertionSource | SchemaSource | BackfillSource
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MigrationSource:
     """One migration: its identity, what it needs before it, its steps in order; `path` is for messages alone."""
 
@@ -110,7 +111,7 @@ class MigrationSource:
     steps: tuple[StepSource, ...]
     path: str
 
-    @property
+    @cached_property
     def digest(self) -> Digest:
         """The digest that the manifest of this migration has, whatever schema it meets."""
         return manifest_digest(self.id, self.dependencies, map(_content, self.steps))
