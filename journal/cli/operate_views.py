@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from journal.cli.output import duration, printable, write_line, write_table
-from journal.errors import JournalError
+from journal.errors import JournalError, TargetError
 from journal.vocabulary import Direction
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ def _write_stop(report: Report) -> None:
         write_note(f"  stopped  at {report.position}")
     for line in report.statement:
         write_note(f"           {line}")
-    write_note(f"  next     {_ADVICE[report.word]}")
+    refused = report.word == "retry_safe" and isinstance(report.error, TargetError)
+    write_note(f"  next     {'correct what is said above, then ' if refused else ''}{_ADVICE[report.word]}")
 
 
 _ADVICE: Final = {

@@ -5,9 +5,11 @@ Nothing is written, neither to the journal nor to the target, and no lease is ta
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from journal.admission import Admitted
 from journal.bootstrap import open_database, open_journal
@@ -15,7 +17,7 @@ from journal.cli import output, plan_views, views
 from journal.cli.exits import Exit, exit_code
 from journal.cli.operate_views import write_error
 from journal.cli.project import Project, check_target
-from journal.errors import Code, JournalError, failure
+from journal.errors import Code, JournalError, LeaseContendedError, failure
 from journal.events import Event, EventType
 from journal.identities import MigrationId, Scope
 from journal.journal import Journal
@@ -23,6 +25,7 @@ from journal.migrations.files import read_folder
 from journal.ports import Database
 from journal.records import LeaseAcquiredRecord
 from journal.settings import Settings
+from journal.state import ScopeState
 from journal.vocabulary import Direction
 from projections.audit import Verification
 from projections.comparison import Comparison, compare
@@ -82,7 +85,41 @@ async def show_plan(project: Project, wish: Wish, *, as_json: bool, pending_code
 
 
 async def foresee(project: Project, wish: Wish) -> Foresight:
-    """Look ahead. Raises what a run would meet before anything of it could be shown."""
+    """Look ahead. Raises what a run would meet before anything of it could be shown.
+
+    What contradicts the journal may be somebody's work under way: then the look is repeated, or it is said who is at
+    work.
+
+    Raises:
+        LeaseContendedError: a run is under way, so that there is nothing certain to show.
+    """
+    while True:
+        foresight = await _foresee(project, wish)
+        if foresight.error is None:
+            return foresight
+        state = await undisturbed(project.settings, project.scope)
+        if state.position == project.state.position:
+            return foresight
+        project = replace(project, state=state)
+
+
+async def undisturbed(settings: Settings, scope: Scope) -> ScopeState:
+    """What counts now; refused while somebody holds the lease. Raises LeaseContendedError."""
+    async with open_journal(settings, read_only=True) as journal:
+        state = await journal.state(scope)
+        grant = await journal.lease_in_store(scope)
+    if grant is not None and state.lease_id == grant.lease_id and grant.expires_at > time.time():
+        until = f"{datetime.fromtimestamp(grant.expires_at, UTC):%Y-%m-%d %H:%M:%S}"
+        raise LeaseContendedError(
+            f"{grant.holder} is at work on scope {scope}, or died under its lease, so what the database shows may be half "
+            f"of it: look again after {until} UTC, or when it has ended",
+            holder=str(grant.holder),
+            expires_at=grant.expires_at,
+        )
+    return state
+
+
+async def _foresee(project: Project, wish: Wish) -> Foresight:
     check_target(project.settings, project.state)
     async with opened_target(project.settings, project.scope, read_only=True) as (database, rehearsal):
         if wish.direction is Direction.FORWARD:
@@ -183,15 +220,15 @@ _CHANGES = (EventType.APPLIED, EventType.ROLLED_BACK, EventType.LEDGER_IMPORTED)
 
 async def show_verification(settings: Settings, journal: Journal, result: Verification, *, as_json: bool) -> int:
     """Print the verification of the chain and, when it holds, what ledger, files and live schema say; the exit code."""
+    if not as_json:
+        views.write_verification(result)
     comparison = await _compare(settings, journal, result.scope) if result.ok else None
     if as_json:
         document = views.verification_document(result)
         document["migrations"] = None if comparison is None else plan_views.comparison_document(comparison)
         output.write_json(document)
-    else:
-        views.write_verification(result)
-        if comparison is not None:
-            plan_views.write_comparison(comparison)
+    elif comparison is not None:
+        plan_views.write_comparison(comparison)
     if comparison is None:
         return Exit.INTEGRITY
     return Exit.DONE if comparison.agrees else Exit.PENDING
@@ -202,4 +239,11 @@ async def _compare(settings: Settings, journal: Journal, scope: Scope) -> Compar
     state = await journal.state(scope)
     check_target(settings, state)
     async with opened_target(settings, scope, read_only=True) as (database, rehearsal):
-        return await compare(state, sources, database, rehearsal)
+        while True:
+            comparison = await compare(state, sources, database, rehearsal)
+            if not comparison.drift:
+                return comparison
+            latest = await undisturbed(settings, scope)
+            if latest.position == state.position:
+                return comparison
+            state = latest

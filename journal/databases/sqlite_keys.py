@@ -43,6 +43,11 @@ class _Table:
         """Whether the name leads to a value of each row."""
         return column in self.columns or (self.has_rowid and column in _ROWIDS)
 
+    @property
+    def rowid_names(self) -> set[str]:
+        """What the rowid is called."""
+        return {*_ROWIDS, *self._alias}
+
     def is_rowid(self, key: list[str]) -> bool:
         """Whether the key is the rowid, under whichever name."""
         return len(key) == 1 and (key[0] in self._alias or (key[0] not in self.columns and self.has(key[0])))
@@ -81,6 +86,17 @@ def key_problem(connection: sqlite3.Connection, program: BackfillProgram) -> str
     if (problem := _name_problem(table, key, program)) is not None:
         return problem
     return None if table.is_rowid(key) else _order_problem(table, key)
+
+
+def own_key(connection: sqlite3.Connection, program: BackfillProgram) -> set[tuple[str, str]]:
+    """Table and column of each part of a backfill's key, under all names that a rowid has."""
+    found = connection.execute(_TABLE, (program.table,)).fetchone()
+    if found is None:
+        return set()
+    table = _Table(connection, found[0], without_rowid=bool(found[2]))
+    key = [fold(column) for column in program.key]
+    names = table.rowid_names if table.is_rowid(key) else key
+    return {(fold(table.name), name) for name in names}
 
 
 def _name_problem(table: _Table, key: list[str], program: BackfillProgram) -> str | None:

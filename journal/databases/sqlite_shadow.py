@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from journal.databases import sqlite_bookkeeping as bookkeeping
 from journal.databases.sqlite_backfill import parameter_names
 from journal.databases.sqlite_errors import DRIVER_ERRORS, translate
-from journal.databases.sqlite_keys import key_problem
+from journal.databases.sqlite_keys import key_problem, own_key
 from journal.databases.sqlite_lowering import NO_EFFECT, QUERIES, ROWS, forbidden, keyword, lower, refused
 from journal.databases.sqlite_names import quoted
 from journal.databases.sqlite_session import Session, SessionThread
@@ -188,6 +188,11 @@ def _check_backfill(session: Session, program: BackfillProgram) -> None:
     used = _compile(session, program.statement)
     if not session.watch.writes:
         raise _refused("the backfill changes nothing: let it INSERT, UPDATE or DELETE")
+    if moved := session.watch.updated & own_key(session.connection, program):
+        raise _refused(
+            f"it changes {moved.pop()[1]}, the key by which it is taken through its table, so that rows would be reached "
+            "again or not at all: use another key"
+        )
     wanted = parameter_names("after", program.key) + parameter_names("upto", program.key)
     _check_known(used, wanted)
     if unused := [f":{name}" for name in wanted if name not in used]:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final, TypeAlias
 
+from journal.databases.sqlite_tokens import fold
+
 Rule: TypeAlias = Callable[[int, str | None, str | None, str | None], str | None]
 
 _WRITES: Final = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
@@ -41,6 +43,7 @@ class Watch:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.actions: set[int] = set()  # of all statements since it was cleared
+        self.updated: set[tuple[str, str]] = set()  # tables and columns that the last statement sets, triggers included
         self.created: list[tuple[int, str]] = []  # by the last statement: what kind of object, and its (table's) name
         self.writes = False  # whether the last statement writes rows of a table, other than the schema's own
         self.refusal: str | None = None
@@ -50,7 +53,7 @@ class Watch:
     @contextmanager
     def judging(self, rule: Rule | None) -> Generator[None, None, None]:
         """Compile one statement inside; what `rule` gives a reason for is refused, and the reason kept."""
-        self.created, self.writes, self.refusal, self._rule = [], False, None, rule
+        self.created, self.updated, self.writes, self.refusal, self._rule = [], set(), False, None, rule
         try:
             yield
         finally:
@@ -67,6 +70,8 @@ class Watch:
             return sqlite3.SQLITE_OK
         if action in _WRITES:
             self.writes = True
+            if action == sqlite3.SQLITE_UPDATE and first is not None and second is not None:
+                self.updated.add((fold(first), fold(second)))
         elif action in _LATE and first is not None:
             self.created.append((action, second if action == sqlite3.SQLITE_CREATE_TRIGGER and second else first))
         if self._rule is not None and (reason := self._rule(action, first, second, database)) is not None:

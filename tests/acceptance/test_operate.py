@@ -413,7 +413,7 @@ def test_a_failing_statement_is_named_with_its_place_and_can_be_repaired(project
     assert done == "  done     main/0001_items, main/0002_cents"
     assert stopped == "  stopped  at main/0003_names step 0 (migrations/0003_names.sql:1)"
     assert statement.strip() == "INSERT INTO items (id, price) VALUES (1, 1)"
-    assert advice.startswith("  next     run again")
+    assert advice.startswith("  next     correct what is said above, then run again")
     document = project.quick.json("apply", code=1)
     assert (document["outcome"], document["error"]["details"]["line"]) == ("retry_safe", 2)
     assert document["position"]["migration"] == "main/0003_names"

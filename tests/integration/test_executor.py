@@ -576,3 +576,19 @@ async def test_an_outside_step_whose_end_is_not_known_is_left_to_an_operator(tmp
     project.sql("DROP TABLE a")
     project.sql("UPDATE items SET name = name || id")
     await applied(project)  # the schema before it proves that nothing of it is there
+
+
+@pytest.mark.parametrize(
+    "table",
+    ["CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER);", "CREATE TABLE t (id INTEGER NOT NULL UNIQUE, n INTEGER);"],
+)
+@pytest.mark.parametrize("key", ["id", "rowid"])
+async def test_a_backfill_that_changes_its_own_key_is_refused(tmp_path: Path, table: str, key: str) -> None:
+    backfill = f"""
+-- journal: backfill table=t key={key} batch=2
+UPDATE t SET {key} = {key} + 155, n = n + 1 WHERE {key} > :after AND {key} <= :upto;
+"""
+    project = Project.make(tmp_path / "p", {"0001_t": table, "0002_move": backfill})
+    error = error_of(await project.apply())
+    assert (error.code, error.details["line"]) == (Code.STATEMENT_REFUSED, 3)
+    assert (await project.state()).plan is None
