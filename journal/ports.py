@@ -341,6 +341,10 @@ class Database(Protocol):
         """Whether a table has no row, or is not there."""
         ...
 
+    async def rows_problem(self, program: BackfillProgram) -> str | None:
+        """Why a backfill could not reach all rows that are there now; None when it could, or what it needs comes later."""
+        ...
+
     async def shadow(self) -> Shadow:
         """A new, empty database of the same kind, for replaying files."""
         ...

@@ -407,15 +407,19 @@ async def check_keys(planned: Sequence[Prepared], database: Database) -> None:
     """Refuse backfills that cannot go through their table, unless it is empty. Raises `journal_backfill_key`."""
     for item in planned:
         for step in item.steps:
-            if isinstance(step, PreparedBackfill) and step.key_problem is not None:
-                if await database.is_empty(step.source.table):
-                    continue
+            if isinstance(step, PreparedBackfill) and (problem := await _key_problem(step, database)) is not None:
                 raise failure(
                     Code.BACKFILL_KEY,
-                    f"{item.source.path}:{step.source.line}: {step.key_problem}",
+                    f"{item.source.path}:{step.source.line}: {problem}",
                     file=item.source.path,
                     line=step.source.line,
                 )
+
+
+async def _key_problem(step: PreparedBackfill, database: Database) -> str | None:
+    if await database.is_empty(step.source.table):
+        return None
+    return step.key_problem or await database.rows_problem(step.forward)
 
 
 def _canonical(sources: Sequence[MigrationSource]) -> tuple[MigrationId, ...]:

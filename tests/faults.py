@@ -403,6 +403,9 @@ class StoppingDatabase(Database):
     async def is_empty(self, table: str) -> bool:
         return await self.fuse.guard("database.is_empty", lambda: self.inner.is_empty(table))
 
+    async def rows_problem(self, program: BackfillProgram) -> str | None:
+        return await self.fuse.guard("database.rows_problem", lambda: self.inner.rows_problem(program))
+
     async def shadow(self) -> Shadow:
         return await self.inner.shadow()
 

@@ -127,6 +127,10 @@ class SQLiteDatabase:
         """See `Database.is_empty`."""
         return await self._read(lambda session: _is_empty(session.connection, table))
 
+    async def rows_problem(self, program: BackfillProgram) -> str | None:
+        """See `Database.rows_problem`."""
+        return await self._read(lambda session: backfill.rows_problem(session.connection, program))
+
     async def shadow(self) -> Shadow:
         """See `Database.shadow`."""
         return SQLiteShadow()

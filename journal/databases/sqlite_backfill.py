@@ -215,6 +215,19 @@ class _Table:
         return row
 
 
+def rows_problem(connection: sqlite3.Connection, program: BackfillProgram) -> str | None:
+    """See `Database.rows_problem`."""
+    try:
+        _check_nulls(connection, program)
+        _below(connection, program, _Table(program).first(connection))
+    except JournalError as error:
+        return error.message
+    except sqlite3.OperationalError as error:
+        if not str(error).startswith(("no such table", "no such column")):
+            raise
+    return None
+
+
 def _check_nulls(connection: sqlite3.Connection, program: BackfillProgram) -> None:
     for column in program.key:
         name = f"t.{quoted(column)}"

@@ -592,3 +592,22 @@ UPDATE t SET {key} = {key} + 155, n = n + 1 WHERE {key} > :after AND {key} <= :u
     error = error_of(await project.apply())
     assert (error.code, error.details["line"]) == (Code.STATEMENT_REFUSED, 3)
     assert (await project.state()).plan is None
+
+
+@pytest.mark.parametrize("value", [None, ""])
+async def test_rows_that_a_backfill_could_not_reach_are_found_before_any_effect(
+    tmp_path: Path, value: str | None
+) -> None:
+    table = "CREATE TABLE t (name TEXT UNIQUE, n INTEGER);"
+    project = Project.make(tmp_path / "p", {"0001_t": table})
+    await applied(project)
+    project.sql("INSERT INTO t VALUES (?, 0)", value)
+    project.write(
+        "0002_fill",
+        "CREATE TABLE later (n);\n-- journal: backfill table=t key=name\n"
+        "UPDATE t SET n = n + 1 WHERE name > :after AND name <= :upto;",
+    )
+    error = error_of(await project.apply())
+    assert (error.code, error.details["line"]) == (Code.BACKFILL_KEY, 2)
+    assert (await project.state()).plan is None
+    assert "later" not in project.content()
