@@ -29,7 +29,7 @@ from journal.databases.sqlite_shadow import SQLiteShadow
 from journal.databases.sqlite_transaction import GIVE_UP_SECONDS, PAUSE_SECONDS, SQLiteTransaction
 from journal.errors import Code, UnavailableError, failure
 from journal.identities import EventId, Fingerprint, Scope, fingerprint
-from journal.ports import BackfillCursor, Guard, Program, Shadow
+from journal.ports import BackfillCursor, BackfillProgram, Guard, Program, Shadow
 
 T = TypeVar("T")
 
