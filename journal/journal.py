@@ -538,6 +538,7 @@ def _check_genesis(state: ScopeState) -> None:
             f"the log of scope {state.scope} does not start with its creation: "
             + ("create it first" if state.position is None else "something else was written there first"),
             scope=state.scope,
+            is_empty=state.position is None,
         )
 
 

@@ -396,7 +396,11 @@ class Shadow(Protocol):
         ...
 
     async def key_problem(self, program: BackfillProgram) -> str | None:
-        """Why a backfill cannot go through its table by its key; None when it can."""
+        """Why a backfill cannot go through its table by its key; None when it can.
+
+        Raises:
+            InvalidContractError: `journal_backfill_key`: there is no such table.
+        """
         ...
 
     async def close(self) -> None:

@@ -32,7 +32,7 @@ class Doubt:
     """One unit in doubt: what the journal believes, and what the target shows.
 
     `witness`: what the target proves. `relation`: how the live schema relates to the unit's source and target, None
-    when the files do not have this unit any more. `settled_by_running`: `journal apply` or `rollback` needs no operator.
+    when the files do not have this unit any more. `is_piecemeal`: its statements commit one by one. `settled_by_running`: `journal apply` or `rollback` needs no operator.
     """
 
     migration: MigrationId
@@ -46,6 +46,7 @@ class Doubt:
     relation: SchemaRelation | None
     cursor: BackfillCursor | None
     live: Fingerprint
+    is_piecemeal: bool
 
     @property
     def name(self) -> str:
@@ -59,7 +60,8 @@ class Doubt:
             return self.relation not in (SchemaRelation.NEITHER, SchemaRelation.UNAVAILABLE)
         if self.witness is Witness.PRESENT:
             return self.relation in (SchemaRelation.TARGET, SchemaRelation.BOTH)
-        return self.relation in (SchemaRelation.SOURCE, SchemaRelation.TARGET)
+        proofs = {SchemaRelation.SOURCE} if self.is_piecemeal else {SchemaRelation.SOURCE, SchemaRelation.TARGET}
+        return self.relation in proofs
 
     def contradicts(self, outcome: GroupEventKind) -> str | None:
         """What speaks against an outcome; None when nothing does."""
@@ -102,7 +104,8 @@ async def _planned_units(
     chain = list(state.active)
     if plan.direction is Direction.FORWARD:
         chain.extend(id for _, id in members)
-    if any(id not in by_id for id in chain):
+    digests = {**{id: entry.digest for id, entry in state.active.items()}, **{id: digest for digest, id in members}}
+    if any(id not in by_id or by_id[id].digest != digests[id] for id in chain):
         return {}
     prepared = {str(item.source.id): item for item in await rehearsal.prepare([by_id[id] for id in chain])}
     make = forward if plan.direction is Direction.FORWARD else reverse
@@ -129,8 +132,20 @@ async def _doubt(
         witness = Witness.PRESENT if await database.witness(scope, name) in tokens else Witness.ABSENT
     relation = schema_relation(live, source=unit.source, target=unit.target) if isinstance(unit, SchemaUnit) else None
     last = plan.units[key]
+    piecemeal = isinstance(unit, SchemaUnit) and unit.commits_piecemeal
     return Doubt(
-        migration, kind, ordinal, direction, last.kind, last.fence, events[-1][1], witness, relation, cursor, live
+        migration,
+        kind,
+        ordinal,
+        direction,
+        last.kind,
+        last.fence,
+        events[-1][1],
+        witness,
+        relation,
+        cursor,
+        live,
+        piecemeal,
     )
 
 

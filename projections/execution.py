@@ -170,6 +170,11 @@ async def _run_schema(session: Session, unit: SchemaUnit, known: Known) -> tuple
         case RecoveryDecision.REPAIR_CHECKPOINT:
             if known.last in (_COMMITTED, _FORMAL):
                 return None, observed
+            if unit.commits_piecemeal:
+                await session.confirm()
+                raise _explicit(
+                    unit, last, f"{_relation(unit, observed)}, which does not show whether its last statements ran"
+                )
             session.send(unit.record(session.lease, _COMMITTED, observed))
             return UnitAction.REPAIRED, observed
         case RecoveryDecision.EXECUTE_NORMALLY:

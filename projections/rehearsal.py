@@ -231,7 +231,7 @@ async def _lower(shadow: Shadow, source: MigrationSource, step: SchemaSource) ->
 
 async def _compile(shadow: Shadow, source: MigrationSource, step: BackfillSource) -> PreparedBackfill:
     forward = BackfillProgram(step.table, step.key, step.batch, step.statement.text)
-    problem = await shadow.key_problem(forward)
+    problem = await _located(source, [step.statement], shadow.key_problem(forward))
     await _located(source, [step.statement], shadow.check_backfill(forward))
     if step.verify is not None:
         await _located(source, [step.verify], shadow.check_query(step.verify.text, forward))

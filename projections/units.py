@@ -51,6 +51,11 @@ class SchemaUnit:
         """Whether it changes nothing that the target can see, and so needs no transaction."""
         return not self.assertions and not self.program.statements and self.source == self.target
 
+    @property
+    def commits_piecemeal(self) -> bool:
+        """Whether several statements commit one by one: then the schema after it does not prove that all of them ran."""
+        return not self.program.transactional and len(self.program.statements) > 1
+
     def record(
         self, lease: LeaseLike, kind: GroupEventKind, observed: Fingerprint | None = None
     ) -> GroupEventRecord | RollbackStepEventRecord:

@@ -94,7 +94,17 @@ async def state_of(settings: Settings) -> tuple[Scope, ScopeState]:
     async with open_journal(settings, read_only=True) as opened:
         scopes = await opened.scopes()
         scope = named_scope(scopes, settings) or Scope(DEFAULT_SCOPE)
-        return scope, await opened.state(scope) if scope in scopes else empty_state(scope)
+        return scope, await _state_or_nothing(opened, scope) if scope in scopes else empty_state(scope)
+
+
+async def _state_or_nothing(journal: Journal, scope: Scope) -> ScopeState:
+    """What counts; nothing, in a scope whose maker died before it could write its first event."""
+    try:
+        return await journal.state(scope)
+    except JournalError as error:
+        if error.details.get("is_empty") is True:
+            return empty_state(scope)
+        raise
 
 
 def check_target(settings: Settings, state: ScopeState) -> None:
@@ -156,7 +166,7 @@ async def survey(settings: Settings) -> tuple[ScopeState, Grant | None]:
         if has_folder and not await opened.scopes():
             return nothing, None
         scope = await only_scope(opened, settings)
-        return await opened.state(scope), await opened.lease_in_store(scope)
+        return await _state_or_nothing(opened, scope), await opened.lease_in_store(scope)
 
 
 def pending_of(settings: Settings, state: ScopeState) -> tuple[list[MigrationSource] | None, str | None]:

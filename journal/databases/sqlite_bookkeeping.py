@@ -144,7 +144,7 @@ def tokens(connection: sqlite3.Connection, scope: Scope) -> dict[str, EventId]:
     """The tokens of all witnesses and cursors, by unit."""
     if not is_there(connection):
         return {}
-    query = "SELECT unit, token FROM {} WHERE scope = ?"
+    query = "SELECT unit, token FROM {} WHERE scope = ? AND token IS NOT NULL"
     found: dict[str, EventId] = {}
     for table in ("_journal_witnesses", "_journal_cursors"):
         rows = connection.execute(query.format(table), (str(scope),))

@@ -28,6 +28,9 @@ _OWN_TRANSACTION: Final = (
     "each step runs in one transaction of its own: leave it out, or split the step with `-- journal: schema`"
 )
 _OWN_COMMIT: Final = "each statement of this step commits by itself: leave it out, or leave `transaction=off` out"
+_ROWS_OUTSIDE: Final = (
+    "after a crash nothing would show whether it ran: write it in a step of its own, without `transaction=off`"
+)
 _TRANSACTIONS: Final = frozenset({"begin", "commit", "end", "release", "rollback", "savepoint"})
 _REASONS: Final = {
     "attach": "a migration changes one database, its own: leave it out",
@@ -102,6 +105,8 @@ def _enforced(statements: Sequence[str], references: list[int], others: list[int
 def _refusal(word: str, statement: str, following: Sequence[str], *, transactional: bool) -> str | None:
     if word in _TRANSACTIONS:
         return _OWN_TRANSACTION if transactional else _OWN_COMMIT
+    if word in ROWS and not transactional:
+        return _ROWS_OUTSIDE
     if word == "vacuum":
         if "into" in map(fold, words(statement)[1:3]):
             return _VACUUM_INTO

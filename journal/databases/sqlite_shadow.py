@@ -31,6 +31,7 @@ _MISSING: Final = (
     "no such collation",
     "wrong number of arguments",
 )
+_THERE: Final = "SELECT 1 FROM main.sqlite_master WHERE type IN ('table', 'view') AND lower(name) = lower(?)"
 _OWN: Final = r"SELECT name FROM main.sqlite_master WHERE name LIKE '\_journal\_%' ESCAPE '\'"
 
 
@@ -66,7 +67,7 @@ class SQLiteShadow:
 
     async def key_problem(self, program: BackfillProgram) -> str | None:
         """See `Shadow.key_problem`."""
-        return await self._thread.call(lambda session: key_problem(session.connection, program))
+        return await self._thread.call(lambda session: _key_problem(session, program))
 
     async def close(self) -> None:
         """See `Shadow.close`."""
@@ -158,6 +159,12 @@ def _check_names(session: Session, statement: str, number: int) -> None:
 
 
 # --- queries and backfills are compiled, not run ----------------------------------------------------------------------
+
+
+def _key_problem(session: Session, program: BackfillProgram) -> str | None:
+    if session.connection.execute(_THERE, (program.table,)).fetchone() is None:
+        raise failure(Code.BACKFILL_KEY, f"there is no table {program.table} to go through: correct `table=`")
+    return key_problem(session.connection, program)
 
 
 class _Parameters(dict[str, None]):

@@ -913,7 +913,9 @@ async def test_a_key_is_a_primary_key_or_unique(
 
 async def test_what_is_no_table_has_no_key(shadow: Shadow) -> None:
     await shadow.run(program(ORDERS, "CREATE VIEW v AS SELECT id FROM orders"))
-    assert "no table" in (await shadow.key_problem(BackfillProgram("nowhere", ("id",), 10, "")) or "")
+    with pytest.raises(InvalidContractError) as refused:
+        await shadow.key_problem(BackfillProgram("nowhere", ("id",), 10, ""))
+    assert refused.value.code is Code.BACKFILL_KEY
     assert "view" in (await shadow.key_problem(BackfillProgram("v", ("id",), 10, "")) or "")
 
 
