@@ -73,9 +73,11 @@ def lower(statements: Sequence[str], *, transactional: bool) -> Program:
         if word == "pragma" and pragma(statement).name == "foreign_keys"
     ]
     others = [number for number in range(1, len(statements) + 1) if number not in references]
+    last_vacuum = max((number for number, word in enumerate(keywords, 1) if word == "vacuum"), default=0)
     for number in others:
-        statement, following = statements[number - 1], keywords[number:]
-        if (reason := _refusal(keywords[number - 1], statement, following, transactional=transactional)) is not None:
+        statement, word = statements[number - 1], keywords[number - 1]
+        reason = _refusal(word, statement, transactional=transactional, vacuum_follows=number < last_vacuum)
+        if reason is not None:
             raise refused(number, statement, reason)
     return Program(
         tuple(statements[number - 1] for number in others),
@@ -102,7 +104,7 @@ def _enforced(statements: Sequence[str], references: list[int], others: list[int
     return enforced
 
 
-def _refusal(word: str, statement: str, following: Sequence[str], *, transactional: bool) -> str | None:
+def _refusal(word: str, statement: str, *, transactional: bool, vacuum_follows: bool) -> str | None:
     if word in _TRANSACTIONS:
         return _OWN_TRANSACTION if transactional else _OWN_COMMIT
     if word in ROWS and not transactional:
@@ -112,7 +114,7 @@ def _refusal(word: str, statement: str, following: Sequence[str], *, transaction
             return _VACUUM_INTO
         return _VACUUM if transactional else None
     if word == "pragma":
-        return refusal(pragma(statement), transactional=transactional, vacuum_follows="vacuum" in following)
+        return refusal(pragma(statement), transactional=transactional, vacuum_follows=vacuum_follows)
     return _REASONS.get(word)
 
 

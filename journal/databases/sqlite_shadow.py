@@ -23,6 +23,7 @@ from journal.ports import BackfillProgram, Program
 
 T = TypeVar("T")
 
+_MANY: Final = 1_000
 _WHERE: Final = "on an empty database"
 _MISSING: Final = (
     "no such function",
@@ -43,7 +44,10 @@ class SQLiteShadow:
 
     async def lower(self, statements: Sequence[str], *, transactional: bool) -> Program:
         """See `Shadow.lower`."""
-        return lower(statements, transactional=transactional)
+        if len(statements) < _MANY:
+            return lower(statements, transactional=transactional)
+        # Not on the loop, which has leases to renew.
+        return await self._thread.call(lambda _: lower(statements, transactional=transactional))
 
     async def run(self, program: Program) -> Fingerprint:
         """See `Shadow.run`."""
