@@ -220,8 +220,10 @@ class Transaction(Protocol):
         """
         ...
 
-    async def execute(self, program: Program) -> None:
-        """Run all statements of a program in order, under the enforcement of references that the transaction began with.
+    async def execute(self, program: Program) -> Fingerprint:
+        """Run all statements of a program in order and give the semantics that they leave, as `observe` does.
+
+        References are enforced as they were when the transaction began.
 
         Raises:
             TargetError: `journal_statement_failed`, with `details["statement"]`; nothing of the program stays.

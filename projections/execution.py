@@ -206,10 +206,9 @@ async def _execute_inside(session: Session, unit: SchemaUnit) -> Fingerprint:
     async with begun as transaction:
         await _assert_all(transaction, unit)
         try:
-            await transaction.execute(program)
+            observed = await transaction.execute(program)
         except JournalError as error:
             raise located(error, unit.position.file, unit.statements) from (error.__cause__ or error)
-        observed = await transaction.observe()
         if observed != unit.target:
             raise _unexpected(unit)
         await transaction.stamp(unit_name(unit), token)

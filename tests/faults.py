@@ -423,8 +423,8 @@ class StoppingTransaction(Transaction):
     async def holds(self, query: str) -> bool:
         return await self.fuse.guard("transaction.holds", lambda: self.inner.holds(query))
 
-    async def execute(self, program: Program) -> None:
-        await self.fuse.guard("transaction.execute", lambda: self.inner.execute(program))
+    async def execute(self, program: Program) -> Fingerprint:
+        return await self.fuse.guard("transaction.execute", lambda: self.inner.execute(program))
 
     async def observe(self) -> Fingerprint:
         return await self.fuse.guard("transaction.observe", self.inner.observe)

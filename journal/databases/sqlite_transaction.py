@@ -54,16 +54,17 @@ class SQLiteTransaction:
         """See `Transaction.holds`."""
         return await self._do(lambda session: holds(session, query, {}))
 
-    async def execute(self, program: Program) -> None:
+    async def execute(self, program: Program) -> Fingerprint:
         """See `Transaction.execute`."""
-        await self._do(lambda session: self._execute(session, program))
+        return await self._do(lambda session: self._execute(session, program))
 
-    def _execute(self, session: Session, program: Program) -> None:
+    def _execute(self, session: Session, program: Program) -> Fingerprint:
         with session.schema.following():
             for number, statement in zip(program.numbers, program.statements, strict=True):
                 if keyword(statement) not in CANNOT_BREAK_REFERENCES:
                     self._look_before(session)
                 execute(session, statement, number)
+        return session.observe().fingerprint
 
     def _look_before(self, session: Session) -> None:
         if self._dangling is None and not self._enforces:
