@@ -129,7 +129,7 @@ def _check_calls(session: Session, kind: int, name: str, at: tuple[str, int]) ->
     Tables that are not there are no fault of it: they may come later.
     """
     statement, number = at
-    for use in _uses(session, kind, quoted(name)):
+    for use in _uses(session, kind, quoted(name), statement):
         with session.watch.judging(forbidden):
             try:
                 session.connection.execute(f"EXPLAIN {use}").close()
@@ -138,18 +138,18 @@ def _check_calls(session: Session, kind: int, name: str, at: tuple[str, int]) ->
                     raise refused(number, statement, session.watch.refusal) from error
                 if str(error).startswith(_MISSING):
                     raise translate(error, session.where, statement=number) from error
-    if kind == sqlite3.SQLITE_CREATE_TABLE:
+    if kind == sqlite3.SQLITE_CREATE_TABLE and bookkeeping.PREFIX in statement.lower():
         parents = [row[2] for row in session.connection.execute(f"PRAGMA foreign_key_list({quoted(name)})")]
         if any(parent.lower() in bookkeeping.TABLES for parent in parents):
             raise refused(number, statement, "a foreign key must not point at the journal's own tables: leave it out")
 
 
-def _uses(session: Session, kind: int, name: str) -> list[str]:
+def _uses(session: Session, kind: int, name: str, statement: str) -> list[str]:
     if kind == sqlite3.SQLITE_CREATE_VIEW:
         return [f"SELECT * FROM {name}"]  # noqa: S608  (a quoted name)
     insert = f"INSERT INTO {name} DEFAULT VALUES"
     if kind == sqlite3.SQLITE_CREATE_TABLE:
-        return [insert]
+        return [insert] if "default" in statement.lower() else []
     columns = [row[1] for row in session.connection.execute(f"PRAGMA table_info({name})")]
     sets = ", ".join(f"{quoted(column)} = NULL" for column in columns)
     return [insert, f"UPDATE {name} SET {sets}", f"DELETE FROM {name}"]  # noqa: S608  (quoted names)
