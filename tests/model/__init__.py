@@ -34,4 +34,7 @@ that die need no step of their own: every state is also one after which a writer
 pure, is made once; `protocol` says what may happen next; `search` goes through it breadth first, so that the first
 contradiction found is a shortest one; `variants` leaves rules out of admission. `python -m tests.model` runs the deeper
 bound.
+
+The modules `executor_*` explore the protocol of the executor on a target in the same way, over the real `weigh`, decision
+tables and admission; `executor_bounds` says what may happen there and what must hold.
 """
