@@ -18,13 +18,12 @@ from journal.admission import ScopeState
 from journal.cli.operate_views import write_note
 from journal.errors import Code, InvalidContractError, JournalError, failure
 from journal.identities import MigrationId, Scope
-from journal.migrations.files import Folder, read_folder
-from journal.migrations.planner import check_files, plan_apply, plan_rollback, resolve_id
 from journal.state import empty_state
 from projections.ledger import ledger_of
 
 if TYPE_CHECKING:
     from journal.journal import Journal
+    from journal.migrations.files import Folder
     from journal.migrations.source import MigrationSource
     from journal.ports import Grant
     from journal.settings import Settings
@@ -50,16 +49,22 @@ class Project:
         """The migration that an operator means. Raises `journal_unknown_migration`."""
         if text is None:
             return None
+        from journal.migrations.planner import resolve_id  # noqa: PLC0415
+
         return resolve_id(text, [source.id for source in self.sources], self.settings.app_label)
 
     def missing(self, target: MigrationId | None, *, allow_out_of_order: bool) -> list[MigrationId]:
         """What an apply would plan anew, were no plan open. Raises as `plan_apply`."""
+        from journal.migrations.planner import check_files, plan_apply  # noqa: PLC0415
+
         ordered = check_files(self.sources)
         plan = plan_apply(ordered, ledger_of(self.state), target, allow_out_of_order=allow_out_of_order)
         return [source.id for source in plan.planned]
 
     def retired(self, to: MigrationId | None, steps: int | None) -> list[MigrationId]:
         """What a rollback would take off, were no plan open. Raises as `plan_rollback`."""
+        from journal.migrations.planner import check_files, plan_rollback  # noqa: PLC0415
+
         plan = plan_rollback(check_files(self.sources), ledger_of(self.state), to=to, steps=steps)
         return [source.id for source in plan.retired]
 
@@ -70,6 +75,8 @@ async def look(settings: Settings, *, needs_database: bool = True, needs_files: 
     `needs_database`: refuse settings that name no usable target. Without `needs_files` files that cannot be read are
     none; for commands that work without them, and say more with them.
     """
+    from journal.migrations.files import Folder, read_folder  # noqa: PLC0415
+
     if needs_database:
         settings.database_file  # noqa: B018  (it raises)
     try:
@@ -173,6 +180,9 @@ def pending_of(settings: Settings, state: ScopeState) -> tuple[list[MigrationSou
     """The files that are not in the ledger, in order; or, in one line, why they are not known. Both None: no folder."""
     if not settings.dir.is_dir():
         return None, None
+    from journal.migrations.files import read_folder  # noqa: PLC0415
+    from journal.migrations.planner import check_files  # noqa: PLC0415
+
     try:
         ordered = check_files(read_folder(settings.dir, settings.app_label).migrations)
     except JournalError as error:

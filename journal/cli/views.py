@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from journal.cli.output import NONE, align, duration, instant, printable, write_line, write_table
 from journal.errors import Code
 from journal.explanations import EXPLANATIONS
 from journal.identities import Scope
-from projections.audit import Finding, Verification
 from projections.ledger import LeaseView, PlanView, ScopeView, TimelineRow, UnitRow, describe_counts
+
+if TYPE_CHECKING:
+    from projections.audit import Finding, Verification
 
 # --- status -----------------------------------------------------------------------------------------------------------
 
