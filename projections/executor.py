@@ -7,7 +7,7 @@ when a file of it was edited meanwhile, or when the run was asked for less.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 
 from journal.admission import Admitted
 from journal.control import Control
@@ -41,7 +41,7 @@ from journal.records import (
     PlanRecord,
     RollbackPlanRecord,
 )
-from journal.state import ScopeState
+from journal.state import ScopeState, UnitKey
 from journal.vocabulary import Direction
 from projections.drift import differences, summary
 from projections.execution import Session, known, run_unit
@@ -180,6 +180,7 @@ class Executor:
         verified = verify_plan(applied=[item.manifest for item in applied], planned=[item.manifest for item in planned])
         record = PlanRecord.from_verified_plan(self._lease, verified, _canonical(plan.applied), live)
         session.check()
+        await self._check_history(session, works, ())
         entry = await session.append(record)
         opened = Carried(Direction.FORWARD, entry, [(item.source.id, item.manifest.digest) for item in planned])
         self._observer(PlanStarted(Direction.FORWARD, record.migration_ids, resumed=False))
@@ -220,6 +221,7 @@ class Executor:
         prepared = await self._rehearsal.prepare(chain)
         works = [forward(item) for item in prepared[len(ledger) :]]
         self._observer(PlanStarted(Direction.FORWARD, tuple(id for id, _ in opened.members), resumed=True))
+        await self._check_history(session, works, opened.units)
         await self._run(session, opened, works)
 
     async def _give_up(self, session: Session, opened: Carried, reason: str) -> None:
@@ -259,6 +261,7 @@ class Executor:
         )
         record = RollbackPlanRecord.from_verified_rollback_plan(self._lease, verified, _canonical(plan.applied), live)
         session.check()
+        await self._check_history(session, works, ())
         entry = await session.append(record)
         members = [(work.prepared.source.id, work.prepared.manifest.digest) for work in works]
         self._observer(PlanStarted(Direction.REVERSE, record.rollback_ids, resumed=False))
@@ -277,6 +280,7 @@ class Executor:
         at = {item.source.id: item for item in prepared}
         works = [reverse(at[id]) for id, _ in opened.members if id in at]
         self._observer(PlanStarted(Direction.REVERSE, tuple(id for id, _ in opened.members), resumed=True))
+        await self._check_history(session, works, opened.units)
         await self._run(session, opened, works)
 
     # --- both ---------------------------------------------------------------------------------------------------------
@@ -297,10 +301,10 @@ class Executor:
         self._opened = session
         return session
 
-    async def _check_history(self, session: Session, opened: Carried, works: Sequence[Work]) -> None:
+    async def _check_history(self, session: Session, works: Sequence[Work], units: Collection[UnitKey]) -> None:
         """What the target has of units that the log does not know to be begun must come from plans that it still knows."""
         known = await self._database.tokens(self._lease.scope)
-        begun = {unit_name(unit) for work in works for unit in work.units if unit.key not in opened.units}
+        begun = {unit_name(unit) for work in works for unit in work.units if unit.key not in units}
         found = {known[name]: name for name in begun & known.keys()}
         if not found:
             return
@@ -343,7 +347,6 @@ class Executor:
             )
 
     async def _run(self, session: Session, opened: Carried, works: Sequence[Work]) -> None:
-        await self._check_history(session, opened, works)
         units = [unit for work in works for unit in work.units]
         begun = max((index for index, unit in enumerate(units) if unit.key in opened.units), default=-1)
         check_settled(opened.units, [unit.key for unit in units[: max(begun, 0)]])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from journal.control import Control
 from journal.errors import Code, failure
-from journal.identities import Incarnation, MigrationId
+from journal.identities import Fingerprint, Incarnation, MigrationId
 from journal.journal import Journal
 from journal.lease import Lease
 from journal.migrations.manifest import ManagedState
@@ -106,20 +106,14 @@ async def adopt(
     plan = plan_apply(ordered, ledger_of(state), target, allow_out_of_order=True)
     if not plan.planned:
         return None
-    guard = Guard(lease.scope, Incarnation(state.incarnation or b""), lease.fence)
-    await database.raise_fence(guard, control, adopt=True)
     chain = [*plan.applied, *plan.planned]
     prepared = await rehearsal.prepare(chain)
     expected = rehearsal.state_after(prepared)
-    live = await database.observe()
-    if live != expected.semantics:
-        found = differences(await rehearsal.describe(chain), await database.describe())
-        raise failure(
-            Code.STALE_SOURCE_STATE,
-            f"the live schema is not what {counted(len(chain))} make: {summary(found)}; adopt another number of "
-            "them with --to, or bring the schema there first",
-            objects=[item.name for item in found],
-        )
+    # Once before the target is made this journal's own, so that a refusal leaves it as it is, and once under its fence.
+    await _check_live(database, rehearsal, chain, expected)
+    guard = Guard(lease.scope, Incarnation(state.incarnation or b""), lease.fence)
+    await database.raise_fence(guard, control, adopt=True)
+    live = await _check_live(database, rehearsal, chain, expected)
     record = LedgerImportedRecord.from_verified_manifests(
         lease,
         [item.manifest for item in prepared[len(plan.applied) :]],
@@ -130,3 +124,18 @@ async def adopt(
     lease.check()
     control.check()
     return await journal.import_ledger(lease, record)
+
+
+async def _check_live(
+    database: Database, rehearsal: Rehearsal, chain: Sequence[MigrationSource], expected: ManagedState
+) -> Fingerprint:
+    live = await database.observe()
+    if live != expected.semantics:
+        found = differences(await rehearsal.describe(chain), await database.describe())
+        raise failure(
+            Code.STALE_SOURCE_STATE,
+            f"the live schema is not what {counted(len(chain))} make: {summary(found)}; adopt another number of "
+            "them with --to, or bring the schema there first",
+            objects=[item.name for item in found],
+        )
+    return live

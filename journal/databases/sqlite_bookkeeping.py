@@ -74,11 +74,19 @@ def raise_fence(connection: sqlite3.Connection, guard: Guard, *, floor: int, ado
             raise _foreign(guard, incarnation)
         if incarnation == guard.incarnation and fence > guard.fence:
             raise _fenced(guard, fence)
+        if incarnation != guard.incarnation:
+            _forget(connection, guard.scope)
     connection.execute(
         "INSERT INTO _journal_fences (scope, incarnation, fence) VALUES (?, ?, ?)"
         " ON CONFLICT DO UPDATE SET incarnation = excluded.incarnation, fence = excluded.fence",
         (str(guard.scope), bytes(guard.incarnation), int(guard.fence)),
     )
+
+
+def _forget(connection: sqlite3.Connection, scope: Scope) -> None:
+    """Drop what another journal left of a scope: its witnesses and cursors mean nothing to the one that adopts it."""
+    for table in ("_journal_witnesses", "_journal_cursors"):
+        connection.execute(f"DELETE FROM {table} WHERE scope = ?", (str(scope),))  # noqa: S608  (one of our two)
 
 
 def check_fence(connection: sqlite3.Connection, guard: Guard) -> None:

@@ -480,6 +480,7 @@ async def test_a_journal_that_was_replaced_by_an_older_copy_runs_nothing_twice(t
         outcome = await project.apply()
         assert isinstance(outcome, Failed)
         assert outcome.error.code is Code.HISTORY_LOST
+        assert (await project.state()).plan is None
     assert project.sql("SELECT * FROM marks") == [(1,)]
 
 
