@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from journal.identities import Fingerprint
-from journal.vocabulary import BackfillCompletion, Direction, GroupEventKind
+from journal.vocabulary import IN_DOUBT, BackfillCompletion, Direction, GroupEventKind
 
 
 class RecoveryDecision(Enum):
@@ -161,7 +161,7 @@ BACKFILL: Final[Mapping[tuple[LastEvent, BackfillRelation], RecoveryDecision]] =
 
 def weigh(last: LastEvent, witness: Witness) -> LastEvent:
     """The last event as the witness makes it definite: a doubtful one becomes committed or definitely aborted."""
-    if last not in (_BEFORE, _UNKNOWN) or witness is Witness.NONE:
+    if last not in IN_DOUBT or witness is Witness.NONE:
         return last
     return _COMMITTED if witness is Witness.PRESENT else _ABORTED
 

@@ -49,6 +49,9 @@ class Direction(_Word):
     REVERSE = "reverse"
 
 
+# A unit whose last event this is came to its end, or may or may not have committed, as far as the log tells.
+DONE: Final = (GroupEventKind.COMMITTED, GroupEventKind.FORMAL_ONLY_ADVANCED)
+IN_DOUBT: Final = (GroupEventKind.BEFORE_COMMIT, GroupEventKind.COMMIT_OUTCOME_UNKNOWN)
 # What an operator can attest of a unit that is in doubt.
 ATTESTABLE: Final = (GroupEventKind.COMMITTED, GroupEventKind.DEFINITELY_ABORTED)
 

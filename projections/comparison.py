@@ -11,13 +11,9 @@ from journal.migrations.planner import check_files, check_ledger
 from journal.migrations.source import MigrationSource
 from journal.ports import Database
 from journal.state import ScopeState
-from journal.vocabulary import Direction
+from journal.vocabulary import DONE, IN_DOUBT, Direction
 from projections.drift import Difference, differences
 from projections.ledger import ledger_of
-from projections.open_plan import (
-    DONE,
-    IN_DOUBT,
-)
 from projections.rehearsal import Rehearsal, truncated
 from projections.units import forward, reverse
 

@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from journal.identities import EventId, Fingerprint, MigrationId, Scope
+from journal.identities import Fingerprint, MigrationId, Scope
 from journal.migrations.source import MigrationSource
 from journal.ports import BackfillCursor, Database
-from journal.records import (
-    BackfillEventRecord,
-    GroupEventRecord,
-    RollbackStepEventRecord,
-    unit_of,
-)
-from journal.recovery import SchemaRelation, Witness, schema_relation
-from journal.state import OpenPlan, ScopeState, UnitKey
-from journal.vocabulary import Direction, GroupEventKind, UnitKind
-from projections.open_plan import (
-    IN_DOUBT,
-)
+from journal.recovery import RecoveryDecision, SchemaRelation, Witness, schema_relation, weigh
+from journal.state import ScopeState, UnitKey
+from journal.vocabulary import IN_DOUBT, Direction, GroupEventKind, UnitKind
+from projections.execution import witness_of
+from projections.open_plan import Carried, UnitRecord, carried
 from projections.rehearsal import Rehearsal
 from projections.units import SchemaUnit, WorkUnit, forward, name_of_unit, reverse
-
-UnitRecord: TypeAlias = GroupEventRecord | BackfillEventRecord | RollbackStepEventRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +22,7 @@ class Doubt:
     """One unit in doubt: what the journal believes, and what the target shows.
 
     `witness`: what the target proves. `relation`: how the live schema relates to the unit's source and target, None
-    when the files do not have this unit any more. `is_piecemeal`: its statements commit one by one. `settled_by_running`: `journal apply` or `rollback` needs no operator.
+    when the files do not have this unit any more. `settled_by_running`: `journal apply` or `rollback` needs no operator.
     """
 
     migration: MigrationId
@@ -46,22 +36,12 @@ class Doubt:
     relation: SchemaRelation | None
     cursor: BackfillCursor | None
     live: Fingerprint
-    is_piecemeal: bool
+    settled_by_running: bool
 
     @property
     def name(self) -> str:
         """How an operator names it."""
         return name_of_unit(self.migration, self.unit, self.ordinal, self.direction)
-
-    @property
-    def settled_by_running(self) -> bool:
-        """Whether the next run settles it by itself."""
-        if self.unit is UnitKind.BACKFILL or self.witness is Witness.ABSENT:
-            return self.relation not in (SchemaRelation.NEITHER, SchemaRelation.UNAVAILABLE)
-        if self.witness is Witness.PRESENT:
-            return self.relation in (SchemaRelation.TARGET, SchemaRelation.BOTH)
-        proofs = {SchemaRelation.SOURCE} if self.is_piecemeal else {SchemaRelation.SOURCE, SchemaRelation.TARGET}
-        return self.relation in proofs
 
     def contradicts(self, outcome: GroupEventKind) -> str | None:
         """What speaks against an outcome; None when nothing does."""
@@ -84,13 +64,13 @@ async def find_doubts(
     plan = state.plan
     if plan is None:
         return []
-    live = await database.observe()
+    opened, live = carried(plan), await database.observe()
     units = await _planned_units(state, sources, rehearsal)
-    found: list[Doubt] = []
-    for key, unit in plan.units.items():
-        if unit.kind in IN_DOUBT:
-            found.append(await _doubt(state, key, units.get(key), database, live))
-    return found
+    return [
+        await _doubt(opened, Scope(state.scope), key, units.get(key), (database, live))
+        for key, unit in opened.units.items()
+        if unit.kind in IN_DOUBT
+    ]
 
 
 async def _planned_units(
@@ -114,46 +94,31 @@ async def _planned_units(
 
 
 async def _doubt(
-    state: ScopeState, key: UnitKey, unit: WorkUnit | None, database: Database, live: Fingerprint
+    opened: Carried, scope: Scope, key: UnitKey, unit: WorkUnit | None, target: tuple[Database, Fingerprint]
 ) -> Doubt:
-    plan = state.plan
-    assert plan is not None
-    digest, kind, ordinal, direction = key
-    migration = MigrationId.parse(plan.members[digest])
-    scope, name = Scope(state.scope), name_of_unit(migration, kind, ordinal, direction)
-    events = _events_of(plan, key)
-    tokens = {event_id for event_id, event in events if event.kind is GroupEventKind.BEFORE_COMMIT}
-    cursor = await database.cursor(scope, name) if kind is UnitKind.BACKFILL else None
-    witness = Witness.NONE
+    (_, kind, ordinal, direction), (database, live) = key, target
+    last, event, tokens = opened.units[key], opened.events[key], opened.tokens.get(key, [])
+    cursor, witness, relation, settled = None, Witness.NONE, None, False
     if kind is UnitKind.BACKFILL:
+        cursor = await database.cursor(scope, name_of_unit(event.migration_id, kind, ordinal, direction))
         is_complete = cursor is not None and cursor.done and cursor.token in tokens
-        witness = Witness.PRESENT if is_complete else Witness.ABSENT
-    elif isinstance(unit, SchemaUnit) and unit.program.transactional:
-        witness = Witness.PRESENT if await database.witness(scope, name) in tokens else Witness.ABSENT
-    relation = schema_relation(live, source=unit.source, target=unit.target) if isinstance(unit, SchemaUnit) else None
-    last = plan.units[key]
-    piecemeal = isinstance(unit, SchemaUnit) and unit.commits_piecemeal
+        witness, settled = Witness.PRESENT if is_complete else Witness.ABSENT, True
+    elif isinstance(unit, SchemaUnit):
+        witness = await witness_of(database, scope, unit, tokens)
+        relation = schema_relation(live, source=unit.source, target=unit.target)
+        decision = unit.decide(weigh(last.kind, witness), live)
+        settled = decision is not RecoveryDecision.REQUIRES_EXPLICIT_RECOVERY
     return Doubt(
-        migration,
-        kind,
-        ordinal,
-        direction,
-        last.kind,
-        last.fence,
-        events[-1][1],
-        witness,
-        relation,
-        cursor,
-        live,
-        piecemeal,
+        migration=event.migration_id,
+        unit=kind,
+        ordinal=ordinal,
+        direction=direction,
+        last=last.kind,
+        fence=last.fence,
+        event=event,
+        witness=witness,
+        relation=relation,
+        cursor=cursor,
+        live=live,
+        settled_by_running=settled,
     )
-
-
-def _events_of(plan: OpenPlan, key: UnitKey) -> list[tuple[EventId, UnitRecord]]:
-    records = [(EventId(entry.event.event_id), entry.event.record) for entry in plan.events]
-    return [
-        (event_id, record)
-        for event_id, record in records
-        if isinstance(record, GroupEventRecord | BackfillEventRecord | RollbackStepEventRecord)
-        and (record.manifest_digest, *unit_of(record)) == key
-    ]

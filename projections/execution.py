@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 
 from journal.control import Control
 from journal.errors import Code, CommitFailedError, JournalError, TargetError, failure
-from journal.identities import EventId, Fingerprint
+from journal.identities import EventId, Fingerprint, Scope
 from journal.journal import Journal
 from journal.lease import Lease
 from journal.migrations.source import AssertionSource
@@ -35,11 +35,10 @@ from journal.recovery import (
     RecoveryDecision,
     Witness,
     decide_backfill_recovery,
-    decide_group_recovery,
     weigh,
 )
 from journal.state import Unit
-from journal.vocabulary import BackfillCounts, GroupEventKind
+from journal.vocabulary import IN_DOUBT, BackfillCounts, GroupEventKind
 from projections.outcome import BackfillAdvanced, Observer, UnitAction, UnitDoubted, UnitFinished
 from projections.rehearsal import located
 from projections.units import BackfillUnit, SchemaUnit, WorkUnit, unit_name
@@ -156,9 +155,11 @@ async def run_unit(session: Session, unit: WorkUnit, known: Known) -> Fingerprin
 
 
 async def _run_schema(session: Session, unit: SchemaUnit, known: Known) -> tuple[UnitAction | None, Fingerprint]:
-    last = weigh(known.last, await _witness(session, unit, known))
+    last = known.last
+    if last in IN_DOUBT:
+        last = weigh(last, await witness_of(session.database, session.guard.scope, unit, known.tokens))
     observed = await session.database.observe()
-    decision = decide_group_recovery(last, observed, source=unit.source, target=unit.target)
+    decision = unit.decide(last, observed)
     if last is not known.last:
         session.observer(UnitDoubted(unit.position, committed=last is _COMMITTED))
     if last is _ABORTED and known.last is not _ABORTED:
@@ -170,22 +171,18 @@ async def _run_schema(session: Session, unit: SchemaUnit, known: Known) -> tuple
         case RecoveryDecision.REPAIR_CHECKPOINT:
             if known.last in (_COMMITTED, _FORMAL):
                 return None, observed
-            if unit.commits_piecemeal:
-                await session.confirm()
-                raise _explicit(
-                    unit, last, f"{_relation(unit, observed)}, which does not show whether its last statements ran"
-                )
             session.send(unit.record(session.lease, _COMMITTED, observed))
             return UnitAction.REPAIRED, observed
         case RecoveryDecision.EXECUTE_NORMALLY:
             return await _execute_schema(session, unit, observed)
 
 
-async def _witness(session: Session, unit: SchemaUnit, known: Known) -> Witness:
-    if known.last not in (_BEFORE, _UNKNOWN) or not unit.program.transactional:
+async def witness_of(database: Database, scope: Scope, unit: SchemaUnit, tokens: Sequence[EventId]) -> Witness:
+    """What the target proves of a unit that is in doubt; `tokens` are the events under which it was begun."""
+    if not unit.program.transactional:
         return Witness.NONE
-    token = await session.database.witness(session.guard.scope, unit_name(unit))
-    return Witness.PRESENT if token is not None and token in known.tokens else Witness.ABSENT
+    token = await database.witness(scope, unit_name(unit))
+    return Witness.PRESENT if token in tokens else Witness.ABSENT
 
 
 async def _execute_schema(session: Session, unit: SchemaUnit, observed: Fingerprint) -> tuple[UnitAction, Fingerprint]:
@@ -357,9 +354,10 @@ def _counts(cursor: BackfillCursor) -> BackfillCounts:
 def _relation(unit: SchemaUnit, observed: Fingerprint) -> str:
     if observed == unit.source:
         return "the live schema is the one before it" + (" and after it" if unit.source == unit.target else "")
-    return (
-        f"the live schema is {'the one after it' if observed == unit.target else 'neither the one before nor after it'}"
-    )
+    if observed != unit.target:
+        return "the live schema is neither the one before nor after it"
+    unclear = ", which does not show whether its last statements ran" if unit.commits_piecemeal else ""
+    return f"the live schema is the one after it{unclear}"
 
 
 def _explicit(unit: WorkUnit, last: LastEvent, seen: str) -> JournalError:
@@ -370,7 +368,7 @@ def _explicit(unit: WorkUnit, last: LastEvent, seen: str) -> JournalError:
         "`journal resolve` and `journal verify --migrations`, then bring the schema into one of the two states, or "
         "attest the outcome",
         last=said,
-        **_place(unit),
+        **unit.position.details(),
     )
 
 
@@ -379,7 +377,7 @@ def _unexpected(unit: SchemaUnit) -> JournalError:
         Code.UNEXPECTED_RESULT,
         f"{unit.position}: the statements left another schema than they leave on an empty database; everything was "
         "rolled back. Do they depend on rows or on settings of the database?",
-        **_place(unit),
+        **unit.position.details(),
     )
 
 
@@ -388,7 +386,7 @@ def _assertion_failed(unit: SchemaUnit, assertion: AssertionSource) -> JournalEr
         Code.ASSERTION_FAILED,
         f"{unit.position.file}:{assertion.line}: it does not hold that {assertion.description}; nothing was changed. "
         "Correct the data, then run again",
-        **{**_place(unit), "line": assertion.line},
+        **{**unit.position.details(), "line": assertion.line},
     )
 
 
@@ -398,18 +396,5 @@ def _verify_failed(unit: BackfillUnit, cursor: BackfillCursor) -> JournalError:
         Code.VERIFY_FAILED,
         f"{unit.position.file}:{unit.verify.line}: all {cursor.rows} rows were gone through, but the verification does "
         "not hold; the last batch was rolled back. Correct the data, then run again",
-        **{**_place(unit), "line": unit.verify.line},
+        **{**unit.position.details(), "line": unit.verify.line},
     )
-
-
-def _place(unit: WorkUnit) -> dict[str, Any]:
-    position = unit.position
-    return {
-        "migration": str(position.migration),
-        "unit": position.unit.value,
-        "ordinal": position.ordinal,
-        "direction": position.direction.value,
-        "step": position.step_index,
-        "file": position.file,
-        "line": position.line,
-    }

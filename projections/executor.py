@@ -20,22 +20,20 @@ from journal.errors import (
     failure,
 )
 from journal.events import Event
-from journal.identities import EventId, Fingerprint, Incarnation, MigrationId
+from journal.identities import EventId, Fingerprint, MigrationId
 from journal.journal import Journal
 from journal.lease import Lease
 from journal.migrations.manifest import ManagedState
 from journal.migrations.plan import verify_plan, verify_rollback_plan
 from journal.migrations.planner import (
     ApplyPlan,
-    Known as LedgerEntry,
     RollbackPlan,
     check_files,
-    check_ledger,
     plan_apply,
     plan_rollback,
 )
 from journal.migrations.source import MigrationSource
-from journal.ports import Database, Guard
+from journal.ports import Database
 from journal.records import (
     PlanAbandonedRecord,
     PlanRecord,
@@ -43,20 +41,16 @@ from journal.records import (
 )
 from journal.state import ScopeState, UnitKey
 from journal.vocabulary import Direction
-from projections.drift import differences, summary
 from projections.execution import Session, known, run_unit
 from projections.ledger import ledger_of
 from projections.open_plan import (
     Carried,
-    Member,
-    carried,
     check_settled,
-    check_untouched,
-    counted,
-    first_that_differs,
     floor_of,
+    guard_of,
     history_lost,
-    other_direction,
+    rest_to_apply,
+    rest_to_roll_back,
     wanted_by,
 )
 from projections.outcome import (
@@ -73,7 +67,7 @@ from projections.outcome import (
     UnitPosition,
     UpToDate,
 )
-from projections.rehearsal import Prepared, PreparedBackfill, Rehearsal
+from projections.rehearsal import Prepared, PreparedBackfill, Rehearsal, stale
 from projections.units import BackfillUnit, SchemaUnit, Work, count_of, forward, reverse, unit_name
 
 
@@ -189,40 +183,17 @@ class Executor:
     async def _resume_apply(
         self, session: Session, state: ScopeState, ordered: Sequence[MigrationSource], wanted: set[MigrationId] | None
     ) -> None:
-        assert state.plan is not None
-        opened = carried(state.plan)
-        if opened.direction is not Direction.FORWARD:
-            raise other_direction("rollback")
-        ledger = ledger_of(state)
-        ordered = check_ledger(ordered, ledger, allow_out_of_order=True)
-        done = {entry.id for entry in ledger}
-        remaining = [member for member in opened.members if member[0] not in done]
-        stop = first_that_differs(remaining, ordered, wanted)
-        if stop is not None:
-            await check_untouched(opened, remaining[stop:], ordered, self._database)
-        if remaining[:stop]:
-            await self._carry_on_apply(session, opened, ordered, ledger, remaining[:stop])
-        if stop is not None:
-            id = remaining[stop][0]
+        rest = await rest_to_apply(state, ordered, wanted, self._database)
+        if rest.kept:
+            by_id = {source.id: source for source in rest.ordered}
+            ids = [*(entry.id for entry in ledger_of(state)), *(id for id, _ in rest.kept)]
+            self._check_profile(rest.opened)
+            prepared = await self._rehearsal.prepare([by_id[id] for id in ids])
+            await self._carry_on(session, rest.opened, [forward(item) for item in prepared[-len(rest.kept) :]])
+        if rest.dropped:
+            id = rest.dropped[0][0]
             asked = wanted is not None and id not in wanted
-            await self._give_up(session, opened, f"{id} {'was not asked for' if asked else 'has changed'}")
-
-    async def _carry_on_apply(
-        self,
-        session: Session,
-        opened: Carried,
-        ordered: Sequence[MigrationSource],
-        ledger: Sequence[LedgerEntry],
-        remaining: Sequence[Member],
-    ) -> None:
-        self._check_profile(opened)
-        by_id = {source.id: source for source in ordered}
-        chain = [by_id[entry.id] for entry in ledger] + [by_id[id] for id, _ in remaining]
-        prepared = await self._rehearsal.prepare(chain)
-        works = [forward(item) for item in prepared[len(ledger) :]]
-        self._observer(PlanStarted(Direction.FORWARD, tuple(id for id, _ in opened.members), resumed=True))
-        await self._check_history(session, works, opened.units)
-        await self._run(session, opened, works)
+            await self._give_up(session, rest.opened, f"{id} {'was not asked for' if asked else 'has changed'}")
 
     async def _give_up(self, session: Session, opened: Carried, reason: str) -> None:
         record = PlanAbandonedRecord.new(
@@ -268,27 +239,17 @@ class Executor:
         await self._run(session, Carried(Direction.REVERSE, entry, members), works)
 
     async def _resume_rollback(self, session: Session, state: ScopeState, ordered: Sequence[MigrationSource]) -> None:
-        assert state.plan is not None
-        opened = carried(state.plan)
-        if opened.direction is not Direction.REVERSE:
-            raise other_direction("apply")
-        ledger = ledger_of(state)
-        ordered = check_ledger(ordered, ledger, allow_out_of_order=True)
+        opened, applied = rest_to_roll_back(state, ordered)
         self._check_profile(opened)
-        by_id = {source.id: source for source in ordered}
-        prepared = await self._rehearsal.prepare([by_id[entry.id] for entry in ledger])
-        at = {item.source.id: item for item in prepared}
-        works = [reverse(at[id]) for id, _ in opened.members if id in at]
-        self._observer(PlanStarted(Direction.REVERSE, tuple(id for id, _ in opened.members), resumed=True))
-        await self._check_history(session, works, opened.units)
-        await self._run(session, opened, works)
+        at = {item.source.id: item for item in await self._rehearsal.prepare(applied)}
+        await self._carry_on(session, opened, [reverse(at[id]) for id, _ in opened.members if id in at])
 
     # --- both ---------------------------------------------------------------------------------------------------------
 
     async def _session(self) -> Session:
         """Under the target fence from here on: nothing is looked at before."""
         state = await self._journal.state(self._lease.scope)
-        guard = Guard(self._lease.scope, Incarnation(state.incarnation or b""), self._lease.fence)
+        guard = guard_of(state, self._lease)
         session = Session(self._journal, self._lease, self._database, guard, self._control, self._observer)
         session.check()
         try:
@@ -323,18 +284,14 @@ class Executor:
         observed = await self._database.observe()
         if observed != expected.semantics:
             await session.confirm()
-            raise await self._stale(sources)
+            raise await stale(
+                self._database,
+                self._rehearsal,
+                sources,
+                "see `journal verify --migrations`, and bring the schema back, or write what differs as a migration and "
+                "adopt that with `journal import`",
+            )
         return ManagedState(expected.scope, expected.declared, observed)
-
-    async def _stale(self, sources: Sequence[MigrationSource]) -> JournalError:
-        found = differences(await self._rehearsal.describe(sources), await self._database.describe())
-        return failure(
-            Code.STALE_SOURCE_STATE,
-            f"the live schema is not what the {counted(len(sources))} in the ledger make: {summary(found)}; see `journal "
-            "verify --migrations`, and bring the schema back, or write what differs as a migration and adopt that with "
-            "`journal import`",
-            objects=[item.name for item in found],
-        )
 
     def _check_profile(self, opened: Carried) -> None:
         record = opened.entry.record
@@ -345,6 +302,11 @@ class Executor:
                 "the open plan was made under other rules of what a schema means: finish it with the version of "
                 "fenced-journal that opened it",
             )
+
+    async def _carry_on(self, session: Session, opened: Carried, works: Sequence[Work]) -> None:
+        self._observer(PlanStarted(opened.direction, tuple(id for id, _ in opened.members), resumed=True))
+        await self._check_history(session, works, opened.units)
+        await self._run(session, opened, works)
 
     async def _run(self, session: Session, opened: Carried, works: Sequence[Work]) -> None:
         units = [unit for work in works for unit in work.units]

@@ -35,14 +35,13 @@ from journal.records import (
     ScopeCreatedRecord,
 )
 from journal.state import OpenPlan, ScopeState, UnitKey
-from journal.vocabulary import BackfillCounts, Direction, GroupEventKind, UnitKind
+from journal.vocabulary import IN_DOUBT, BackfillCounts, Direction, GroupEventKind, UnitKind
 
 if TYPE_CHECKING:
     from journal.migrations.planner import Known
 
 _MICROS: Final = 1_000_000
 _REMEMBERED_LEASES: Final = 10_000
-_IN_DOUBT: Final = (GroupEventKind.BEFORE_COMMIT, GroupEventKind.COMMIT_OUTCOME_UNKNOWN)
 
 
 # --- views over the state ---------------------------------------------------------------------------------------------
@@ -78,7 +77,7 @@ class UnitRow:
     @property
     def in_doubt(self) -> bool:
         """Whether recovery has to look at the target before this unit goes on."""
-        return self.state in _IN_DOUBT
+        return self.state in IN_DOUBT
 
 
 @dataclass(frozen=True, slots=True)

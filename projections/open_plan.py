@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from journal.errors import Code, JournalError, failure
-from journal.identities import Digest, EventId, MigrationId, Scope
+from journal.identities import Digest, EventId, Incarnation, MigrationId, Scope
+from journal.lease import Lease
 from journal.migrations.graph import ancestors
+from journal.migrations.planner import check_ledger
 from journal.migrations.source import MigrationSource
-from journal.ports import Database
+from journal.ports import Database, Guard
 from journal.records import (
     BackfillEventRecord,
     GroupEventRecord,
@@ -21,13 +23,12 @@ from journal.records import (
     unit_of,
 )
 from journal.state import OpenPlan, ScopeState, Unit, UnitKey, journal_entry
-from journal.vocabulary import Direction, GroupEventKind, UnitKind
+from journal.vocabulary import DONE, IN_DOUBT, Direction, GroupEventKind, UnitKind
+from projections.ledger import ledger_of
 from projections.units import name_of_unit
 
-DONE = (GroupEventKind.COMMITTED, GroupEventKind.FORMAL_ONLY_ADVANCED)
-IN_DOUBT = (GroupEventKind.BEFORE_COMMIT, GroupEventKind.COMMIT_OUTCOME_UNKNOWN)
-
 Member: TypeAlias = tuple[MigrationId, Digest]
+UnitRecord: TypeAlias = GroupEventRecord | BackfillEventRecord | RollbackStepEventRecord
 
 
 @dataclass(slots=True)
@@ -35,7 +36,7 @@ class Carried:
     """The open plan as it is carried on.
 
     `members` are its migrations in their order; `units` say how each begun unit stands, `tokens` under which events it
-    was begun.
+    was begun, `events` what was recorded of it last.
     """
 
     direction: Direction
@@ -43,6 +44,7 @@ class Carried:
     members: list[Member]
     units: dict[UnitKey, Unit] = field(default_factory=dict)
     tokens: dict[UnitKey, list[EventId]] = field(default_factory=dict)
+    events: dict[UnitKey, UnitRecord] = field(default_factory=dict)
 
 
 def floor_of(state: ScopeState) -> int:
@@ -53,19 +55,74 @@ def floor_of(state: ScopeState) -> int:
     return max(fences, default=0)
 
 
+def guard_of(state: ScopeState, lease: Lease) -> Guard:
+    """On whose behalf the target is changed under this lease."""
+    return Guard(lease.scope, Incarnation(state.incarnation or b""), lease.fence)
+
+
 def carried(plan: OpenPlan) -> Carried:
+    """The open plan from the folded state."""
     entry: JournalEntry[PlanRecord] | JournalEntry[RollbackPlanRecord] = journal_entry(plan.entry)
     record = entry.record
     ids = record.migration_ids if isinstance(record, PlanRecord) else record.rollback_ids
-    tokens: dict[UnitKey, list[EventId]] = {}
+    opened = Carried(plan.direction, entry, list(zip(ids, record.manifest_digests, strict=True)), dict(plan.units))
     for item in plan.events:
         event = item.event.record
-        if isinstance(event, GroupEventRecord | BackfillEventRecord | RollbackStepEventRecord) and (
-            event.kind is GroupEventKind.BEFORE_COMMIT
-        ):
-            tokens.setdefault((event.manifest_digest, *unit_of(event)), []).append(EventId(item.event.event_id))
-    members = list(zip(ids, record.manifest_digests, strict=True))
-    return Carried(plan.direction, entry, members, dict(plan.units), tokens)
+        if not isinstance(event, UnitRecord):
+            continue  # an attestation
+        key = (event.manifest_digest, *unit_of(event))
+        opened.events[key] = event
+        if event.kind is GroupEventKind.BEFORE_COMMIT:
+            opened.tokens.setdefault(key, []).append(EventId(item.event.event_id))
+    return opened
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What is left of an open apply plan: `kept` is carried on, `dropped`, unless it is empty, gives the plan up there.
+
+    `ordered` are the files as the ledger has them.
+    """
+
+    opened: Carried
+    ordered: tuple[MigrationSource, ...]
+    kept: tuple[Member, ...]
+    dropped: tuple[Member, ...]
+
+
+async def rest_to_apply(
+    state: ScopeState, ordered: Sequence[MigrationSource], wanted: set[MigrationId] | None, database: Database
+) -> Rest:
+    """How far an open plan is carried on: up to where a file differs, or what follows is not wanted (None: all is).
+
+    Raises:
+        InvalidContractError: `migration_execution_plan_already_open`: it is a rollback plan. Others as `check_ledger`
+            and `check_untouched`.
+    """
+    assert state.plan is not None
+    opened = carried(state.plan)
+    if opened.direction is not Direction.FORWARD:
+        raise other_direction("rollback")
+    ordered = check_ledger(ordered, ledger_of(state), allow_out_of_order=True)
+    remaining = [member for member in opened.members if str(member[0]) in state.plan.remaining]
+    stop = first_that_differs(remaining, ordered, wanted)
+    if stop is None:
+        return Rest(opened, ordered, tuple(remaining), ())
+    await check_untouched(opened, remaining[stop:], ordered, database)
+    return Rest(opened, ordered, tuple(remaining[:stop]), tuple(remaining[stop:]))
+
+
+def rest_to_roll_back(
+    state: ScopeState, ordered: Sequence[MigrationSource]
+) -> tuple[Carried, tuple[MigrationSource, ...]]:
+    """The open rollback plan, and the ledger's migrations in the ledger's order, as it has them. Raises as `rest_to_apply`."""
+    assert state.plan is not None
+    opened = carried(state.plan)
+    if opened.direction is not Direction.REVERSE:
+        raise other_direction("apply")
+    ledger = ledger_of(state)
+    by_id = {source.id: source for source in check_ledger(ordered, ledger, allow_out_of_order=True)}
+    return opened, tuple(by_id[entry.id] for entry in ledger)
 
 
 def history_lost(what: str) -> JournalError:
@@ -75,11 +132,6 @@ def history_lost(what: str) -> JournalError:
         f"{what}: the log is an older copy. Put the newest one back, or adopt the database under a scope of its own: "
         "`journal import --scope NAME`",
     )
-
-
-def counted(migrations: int) -> str:
-    """So many migrations, in words."""
-    return "1 migration" if migrations == 1 else f"{migrations} migrations"
 
 
 def wanted_by(ordered: Sequence[MigrationSource], target: MigrationId | None) -> set[MigrationId] | None:

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 from journal.control import Control
 from journal.errors import Code, failure
-from journal.identities import Fingerprint, Incarnation, MigrationId
+from journal.identities import Fingerprint, MigrationId
 from journal.journal import Journal
 from journal.lease import Lease
 from journal.migrations.manifest import ManagedState
 from journal.migrations.planner import check_files, plan_apply
 from journal.migrations.source import MigrationSource
-from journal.ports import Database, Guard
+from journal.ports import Database
 from journal.records import (
     JournalEntry,
     LedgerImportedRecord,
@@ -28,10 +28,9 @@ from journal.records import (
 from journal.state import journal_entry
 from journal.vocabulary import GroupEventKind
 from projections.doubts import Doubt
-from projections.drift import differences, summary
 from projections.ledger import ledger_of
-from projections.open_plan import counted
-from projections.rehearsal import Rehearsal
+from projections.open_plan import guard_of
+from projections.rehearsal import Rehearsal, stale
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +110,7 @@ async def adopt(
     expected = rehearsal.state_after(prepared)
     # Once before the target is made this journal's own, so that a refusal leaves it as it is, and once under its fence.
     await _check_live(database, rehearsal, chain, expected)
-    guard = Guard(lease.scope, Incarnation(state.incarnation or b""), lease.fence)
-    await database.raise_fence(guard, control, adopt=True)
+    await database.raise_fence(guard_of(state, lease), control, adopt=True)
     live = await _check_live(database, rehearsal, chain, expected)
     record = LedgerImportedRecord.from_verified_manifests(
         lease,
@@ -131,11 +129,6 @@ async def _check_live(
 ) -> Fingerprint:
     live = await database.observe()
     if live != expected.semantics:
-        found = differences(await rehearsal.describe(chain), await database.describe())
-        raise failure(
-            Code.STALE_SOURCE_STATE,
-            f"the live schema is not what {counted(len(chain))} make: {summary(found)}; adopt another number of "
-            "them with --to, or bring the schema there first",
-            objects=[item.name for item in found],
-        )
+        advice = "adopt another number of them with --to, or bring the schema there first"
+        raise await stale(database, rehearsal, chain, advice)
     return live

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from journal.errors import JournalError
 from journal.identities import MigrationId
@@ -24,6 +24,18 @@ class UnitPosition:
     step_index: int
     file: str
     line: int
+
+    def details(self) -> dict[str, Any]:
+        """The same for errors and for programs."""
+        return {
+            "migration": str(self.migration),
+            "unit": self.unit.value,
+            "ordinal": self.ordinal,
+            "direction": self.direction.value,
+            "step": self.step_index,
+            "file": self.file,
+            "line": self.line,
+        }
 
     def __str__(self) -> str:
         way = "" if self.direction is Direction.FORWARD else "reverse of "

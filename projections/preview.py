@@ -8,22 +8,15 @@ from dataclasses import dataclass
 from journal.control import Control
 from journal.errors import JournalError
 from journal.identities import Fingerprint, MigrationId
-from journal.migrations.planner import Known, check_files, check_ledger, plan_apply, plan_rollback
+from journal.migrations.planner import Known, check_files, plan_apply, plan_rollback
 from journal.migrations.source import MigrationSource
 from journal.ports import Database
 from journal.state import ScopeState, UnitKey
-from journal.vocabulary import Direction
 from projections.comparison import compare
 from projections.drift import Difference
 from projections.executor import check_keys, check_limits
 from projections.ledger import ledger_of
-from projections.open_plan import (
-    carried,
-    check_untouched,
-    first_that_differs,
-    other_direction,
-    wanted_by,
-)
+from projections.open_plan import rest_to_apply, rest_to_roll_back, wanted_by
 from projections.rehearsal import Rehearsal
 from projections.units import Work, forward, reverse
 
@@ -57,36 +50,20 @@ async def preview_apply(
     """What `Executor.apply` would do. Raises what it would meet before its first effect."""
     ordered = check_files(sources)
     ledger = ledger_of(state)
-    rest: tuple[MigrationSource, ...] = ()
+    rest = 0
     if state.plan is not None:
-        ordered, rest = await _rest_to_apply(state, ordered, database, target)
-        ledger += [Known(source.id, source.digest) for source in rest]
+        left = await rest_to_apply(state, ordered, wanted_by(ordered, target), database)
+        ordered, rest = left.ordered, len(left.kept)
+        ledger += [Known(id, digest) for id, digest in left.kept]
     plan = plan_apply(ordered, ledger, target, allow_out_of_order=allow_out_of_order)
     chain = [*plan.applied, *plan.planned]
-    count = len(rest) + len(plan.planned)
+    count = rest + len(plan.planned)
     prepared = (await rehearsal.prepare(chain))[len(chain) - count :]
     works = [forward(item) for item in prepared]
     check_limits(works, Control())
-    await check_keys(prepared[len(rest) :], database)
+    await check_keys(prepared[rest:], database)
     problems = await _reverse_problems(rehearsal, chain, count)
     return await _preview(state, ordered, database, rehearsal, works, problems)
-
-
-async def _rest_to_apply(
-    state: ScopeState, ordered: Sequence[MigrationSource], database: Database, target: MigrationId | None
-) -> tuple[tuple[MigrationSource, ...], tuple[MigrationSource, ...]]:
-    """The files as the ledger has them, and how far an open plan would be carried on before it is given up, if it is."""
-    assert state.plan is not None
-    opened = carried(state.plan)
-    if opened.direction is not Direction.FORWARD:
-        raise other_direction("rollback")
-    ordered = check_ledger(ordered, ledger_of(state), allow_out_of_order=True)
-    remaining = [member for member in opened.members if str(member[0]) in state.plan.remaining]
-    stop = first_that_differs(remaining, ordered, wanted_by(ordered, target))
-    if stop is not None:
-        await check_untouched(opened, remaining[stop:], ordered, database)
-    by_id = {source.id: source for source in ordered}
-    return tuple(ordered), tuple(by_id[id] for id, _ in remaining[:stop])
 
 
 async def preview_rollback(
@@ -104,11 +81,7 @@ async def preview_rollback(
         plan = plan_rollback(ordered, ledger_of(state), to=to, steps=steps)
         applied, count = plan.applied, len(plan.retired)
     else:
-        opened = carried(state.plan)
-        if opened.direction is not Direction.REVERSE:
-            raise other_direction("apply")
-        plain = {source.id: source for source in check_ledger(ordered, ledger_of(state), allow_out_of_order=True)}
-        applied = tuple(plain[entry.id] for entry in ledger_of(state))
+        _, applied = rest_to_roll_back(state, ordered)
         count = len(state.plan.remaining)
     prepared = await rehearsal.prepare(applied)
     await rehearsal.check_reverses(applied, count)
@@ -134,13 +107,12 @@ async def _preview(
     works: Sequence[Work],
     problems: tuple[str, ...],
 ) -> Preview:
-    live = await database.observe()
     comparison = await compare(state, ordered, database, rehearsal)
     return Preview(
         works=tuple(works),
         is_open=state.plan is not None,
         begun=frozenset(() if state.plan is None else state.plan.units),
-        live=live,
+        live=comparison.live,
         expected=comparison.expected,
         drift=comparison.drift,
         reverse_problems=problems,

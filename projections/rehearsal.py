@@ -208,6 +208,19 @@ def truncated(source: MigrationSource, count: int) -> MigrationSource:
     return replace(source, steps=steps)
 
 
+async def stale(
+    database: Database, rehearsal: Rehearsal, sources: Sequence[MigrationSource], advice: str
+) -> JournalError:
+    """The error for a live schema that is not what `sources` make, with the objects that differ and what to do."""
+    found = differences(await rehearsal.describe(sources), await database.describe())
+    counted = "1 migration makes" if len(sources) == 1 else f"{len(sources)} migrations make"
+    return failure(
+        Code.STALE_SOURCE_STATE,
+        f"the live schema is not what {counted}: {summary(found)}; {advice}",
+        objects=[item.name for item in found],
+    )
+
+
 def _reverse_differs(source: MigrationSource, step: SchemaSource, found: Sequence[Difference]) -> JournalError:
     return failure(
         Code.REVERSE_DIFFERS,

@@ -27,8 +27,9 @@ from journal.records import (
     RollbackStepEventRecord,
     RolledBackRecord,
 )
+from journal.recovery import LastEvent, RecoveryDecision, decide_group_recovery
 from journal.state import UnitKey
-from journal.vocabulary import BackfillCompletion, BackfillCounts, Direction, GroupEventKind, UnitKind
+from journal.vocabulary import IN_DOUBT, BackfillCompletion, BackfillCounts, Direction, GroupEventKind, UnitKind
 from projections.outcome import UnitPosition
 from projections.rehearsal import Prepared, PreparedBackfill, PreparedSchema
 
@@ -55,6 +56,13 @@ class SchemaUnit:
     def commits_piecemeal(self) -> bool:
         """Whether several statements commit one by one: then the schema after it does not prove that all of them ran."""
         return not self.program.transactional and len(self.program.statements) > 1
+
+    def decide(self, last: LastEvent, observed: Fingerprint) -> RecoveryDecision:
+        """What the table says; but what commits piecemeal is never repaired by the schema alone."""
+        decision = decide_group_recovery(last, observed, source=self.source, target=self.target)
+        if decision is RecoveryDecision.REPAIR_CHECKPOINT and last in IN_DOUBT and self.commits_piecemeal:
+            return RecoveryDecision.REQUIRES_EXPLICIT_RECOVERY
+        return decision
 
     def record(
         self, lease: LeaseLike, kind: GroupEventKind, observed: Fingerprint | None = None

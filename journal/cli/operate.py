@@ -138,20 +138,12 @@ def _up_to_date(project: Project, *, as_json: bool) -> int:
 
     check_target(project.settings, project.state)
     if as_json:
-        output.write_json(
-            {
-                "outcome": "up_to_date",
-                "scope": project.scope,
-                "direction": "forward",
-                "migrations": [],
-                "position": None,
-                "error": None,
-                "recovered": [],
-                "waited_for": [],
-                "done_by": [],
-                "seconds": 0,
-            }
-        )
+        from journal.cli.operate_views import run_document  # noqa: PLC0415
+        from journal.cli.report import Report  # noqa: PLC0415
+        from journal.vocabulary import Direction  # noqa: PLC0415
+        from projections.outcome import UpToDate  # noqa: PLC0415
+
+        output.write_json(run_document(Report(project.scope, Direction.FORWARD, UpToDate(), 0)))
     else:
         output.write_line("up to date")
     return Exit.DONE

@@ -17,7 +17,6 @@ from journal.vocabulary import Direction
 if TYPE_CHECKING:
     from journal.cli.report import Report
     from journal.migrations.source import MigrationSource
-    from projections.outcome import UnitPosition
 
 _NAMED: Final = 3
 
@@ -44,21 +43,6 @@ def write_note(line: str) -> None:
     """One line on stderr."""
     sys.stderr.write(f"{printable(line)}\n")
     sys.stderr.flush()
-
-
-def place(position: UnitPosition | None) -> dict[str, Any] | None:
-    """Where a unit stands, for programs."""
-    if position is None:
-        return None
-    return {
-        "migration": str(position.migration),
-        "unit": position.unit,
-        "ordinal": position.ordinal,
-        "direction": position.direction,
-        "step": position.step_index,
-        "file": position.file,
-        "line": position.line,
-    }
 
 
 def pending_document(pending: Sequence[MigrationSource] | None, problem: str | None) -> dict[str, Any]:
@@ -90,9 +74,9 @@ def run_document(report: Report) -> dict[str, Any]:
         "scope": report.scope,
         "direction": report.direction,
         "migrations": [str(id) for id in report.migrations],
-        "position": place(position),
+        "position": None if position is None else position.details(),
         "error": error_document(error),
-        "recovered": [{"committed": item.committed, **(place(item.position) or {})} for item in report.recovered],
+        "recovered": [{"committed": item.committed, **item.position.details()} for item in report.recovered],
         "waited_for": list(report.waited_for),
         "done_by": list(report.done_by),
         "seconds": round(report.seconds, 3),

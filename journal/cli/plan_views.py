@@ -18,7 +18,7 @@ from journal.migrations.source import Statement
 from journal.records import RecoveryAttestedRecord
 from journal.recovery import SchemaRelation, Witness
 from journal.state import Unit
-from journal.vocabulary import Direction, GroupEventKind, UnitKind
+from journal.vocabulary import DONE, IN_DOUBT, Direction, GroupEventKind, UnitKind
 from projections.comparison import Comparison
 from projections.doubts import Doubt
 from projections.drift import Difference
@@ -28,8 +28,6 @@ from projections.units import BackfillUnit, SchemaUnit, Work, WorkUnit
 _SHORT: Final = 12  # hex digits of a fingerprint
 _LINES: Final = 20  # of one statement
 _WIDTH: Final = 200  # characters of one line
-_DONE: Final = (GroupEventKind.COMMITTED, GroupEventKind.FORMAL_ONLY_ADVANCED)
-_IN_DOUBT: Final = (GroupEventKind.BEFORE_COMMIT, GroupEventKind.COMMIT_OUTCOME_UNKNOWN)
 
 
 # --- texts ------------------------------------------------------------------------------------------------------------
@@ -95,8 +93,8 @@ def _unit_document(unit: WorkUnit, known: Unit | None) -> dict[str, Any]:
         "step": position.step_index,
         "line": position.line,
         "state": None if known is None else known.kind,
-        "in_doubt": known is not None and known.kind in _IN_DOUBT,
-        "done": known is not None and known.kind in _DONE,
+        "in_doubt": known is not None and known.kind in IN_DOUBT,
+        "done": known is not None and known.kind in DONE,
     }
     match unit:
         case SchemaUnit():
@@ -207,9 +205,9 @@ def _title(unit: WorkUnit) -> str:
 def _mark(known: Unit | None) -> str:
     if known is None:
         return ""
-    if known.kind in _DONE:
+    if known.kind in DONE:
         return "  [done]"
-    return f"  [in doubt: {known.kind.value}]" if known.kind in _IN_DOUBT else f"  [begun: {known.kind.value}]"
+    return f"  [in doubt: {known.kind.value}]" if known.kind in IN_DOUBT else f"  [begun: {known.kind.value}]"
 
 
 # --- differences ------------------------------------------------------------------------------------------------------

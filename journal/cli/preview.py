@@ -192,24 +192,29 @@ async def show_doubts(project: Project, *, as_json: bool) -> int:
 
 async def holders_of(journal: Journal, scope: Scope) -> dict[int, str]:
     """Who took each fence; reads the log from its start."""
-    holders: dict[int, str] = {}
-    async for event, verdict in journal.replay(scope):
-        if isinstance(event, Event) and event.type is EventType.LEASE_ACQUIRED and isinstance(verdict, Admitted):
-            record = event.record
-            assert isinstance(record, LeaseAcquiredRecord)
-            holders[event.fence] = record.holder
-    return holders
+    return (await _fences(journal, scope, None))[0]
 
 
 async def workers_since(journal: Journal, scope: Scope, position: int | None) -> list[str]:
     """Who has changed the ledger behind a position, each once, in order."""
+    holders, fences = await _fences(journal, scope, position)
+    return list(dict.fromkeys(holders[fence] for fence in fences if fence in holders))
+
+
+async def _fences(journal: Journal, scope: Scope, position: int | None) -> tuple[dict[int, str], list[int]]:
+    """Who took each fence, and under which of them the ledger was changed behind a position."""
+    holders: dict[int, str] = {}
     fences: dict[int, None] = {}
     async for event, verdict in journal.replay(scope):
-        is_later = position is None or event.position > position
-        if is_later and isinstance(event, Event) and event.type in _CHANGES and isinstance(verdict, Admitted):
+        if not isinstance(event, Event) or not isinstance(verdict, Admitted):
+            continue
+        if event.type is EventType.LEASE_ACQUIRED:
+            record = event.record
+            assert isinstance(record, LeaseAcquiredRecord)
+            holders[event.fence] = record.holder
+        elif event.type in _CHANGES and (position is None or event.position > position):
             fences[event.fence] = None
-    holders = await holders_of(journal, scope)
-    return list(dict.fromkeys(holders[fence] for fence in fences if fence in holders))
+    return holders, list(fences)
 
 
 _CHANGES = (EventType.APPLIED, EventType.ROLLED_BACK, EventType.LEDGER_IMPORTED)

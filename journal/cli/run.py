@@ -20,19 +20,18 @@ from journal.cli.preview import Wish, holders_of, opened_target, workers_since
 from journal.cli.progress import Heard, shown
 from journal.cli.project import Project
 from journal.cli.report import Report
-from journal.cli.undo import half_done_document, write_half_done
+from journal.cli.undo import done_of, half_done_document, write_half_done
 from journal.control import Control
 from journal.errors import Code, LeaseContendedError, failure
-from journal.identities import HolderId, Incarnation, MigrationId
+from journal.identities import HolderId, MigrationId
 from journal.journal import DEFAULT_TTL, Journal
 from journal.lease import Lease
-from journal.ports import Guard
 from journal.state import ScopeState
 from journal.vocabulary import Direction, GroupEventKind
 from projections import operations
 from projections.doubts import Doubt, find_doubts
 from projections.executor import Executor
-from projections.open_plan import floor_of
+from projections.open_plan import floor_of, guard_of
 from projections.operations import Attestation
 from projections.outcome import Outcome, RetrySafe, UpToDate
 
@@ -172,8 +171,7 @@ async def attest(task: Task, unit: str | None, outcome: GroupEventKind, attestat
         task.held() as (journal, lease),
     ):
         state = await journal.state(project.scope)
-        guard = Guard(project.scope, Incarnation(state.incarnation or b""), lease.fence)
-        await database.raise_fence(guard, task.control, floor=floor_of(state))
+        await database.raise_fence(guard_of(state, lease), task.control, floor=floor_of(state))
         doubts = await find_doubts(state, project.sources, database, rehearsal)
         holders = await holders_of(journal, project.scope)
         if not task.as_json:
@@ -235,7 +233,7 @@ async def abandon(task: Task, attestation: Attestation) -> int:
                 "scope": project.scope,
                 "direction": record.direction,
                 "plan_sequence": record.plan_sequence,
-                "done": done_of(state),
+                "done": [] if state.plan is None else done_of(state.plan),
                 "half_done": [] if state.plan is None else half_done_document(state.plan, project.sources),
                 "operator": record.operator,
                 "reason": record.reason,
@@ -244,12 +242,6 @@ async def abandon(task: Task, attestation: Attestation) -> int:
     else:
         output.write_line("the open plan was given up")
     return Exit.DONE
-
-
-def done_of(state: ScopeState) -> list[str]:
-    """The migrations of the open plan that are finished."""
-    plan = state.plan
-    return [] if plan is None else [id for id in plan.members.values() if id not in plan.remaining]
 
 
 async def adopt(task: Task, target: MigrationId | None, attestation: Attestation) -> int:

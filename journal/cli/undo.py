@@ -14,9 +14,7 @@ from journal.cli.output import printable, write_line
 from journal.cli.plan_views import write_statement
 from journal.migrations.source import AssertionSource, BackfillSource, MigrationSource, SchemaSource, Statement
 from journal.state import OpenPlan, Unit, UnitKey
-from journal.vocabulary import Direction, GroupEventKind, UnitKind
-
-_DONE = (GroupEventKind.COMMITTED, GroupEventKind.FORMAL_ONLY_ADVANCED)
+from journal.vocabulary import DONE, Direction, UnitKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +29,11 @@ class HalfDone:
     undo: tuple[Statement, ...] | None
 
 
+def done_of(plan: OpenPlan) -> list[str]:
+    """The migrations of a plan that are finished."""
+    return [id for id in plan.members.values() if id not in plan.remaining]
+
+
 def half_done(plan: OpenPlan, sources: Sequence[MigrationSource]) -> Iterator[HalfDone]:
     """The steps to undo, in the order in which they are to be undone: last first."""
     by_id = {str(source.id): source for source in sources}
@@ -43,12 +46,12 @@ def half_done(plan: OpenPlan, sources: Sequence[MigrationSource]) -> Iterator[Ha
         if source is not None and source.digest != digest:
             source = None
         undo = None if source is None else _undo(source, kind, ordinal, direction)
-        yield HalfDone(migration, kind, ordinal, unit.kind in _DONE, source, undo)
+        yield HalfDone(migration, kind, ordinal, unit.kind in DONE, source, undo)
 
 
 def _took_effect(key: UnitKey, unit: Unit) -> bool:
     """Of a backfill that was stopped, batches may have committed."""
-    return unit.kind in _DONE or key[1] is UnitKind.BACKFILL
+    return unit.kind in DONE or key[1] is UnitKind.BACKFILL
 
 
 def _undo(source: MigrationSource, kind: UnitKind, ordinal: int, direction: Direction) -> tuple[Statement, ...] | None:
@@ -82,9 +85,8 @@ def half_done_document(plan: OpenPlan, sources: Sequence[MigrationSource]) -> li
 
 def write_half_done(plan: OpenPlan, sources: Sequence[MigrationSource]) -> None:
     """Print what of a plan is done, and what is half done with the statements that undo it."""
-    finished = [id for id in plan.members.values() if id not in plan.remaining]
     done = "applied" if plan.direction is Direction.FORWARD else "rolled back"
-    write_line(f"{done} and stays so: {', '.join(finished) or 'nothing'}")
+    write_line(f"{done} and stays so: {', '.join(done_of(plan)) or 'nothing'}")
     steps = list(half_done(plan, sources))
     if not steps:
         write_line("half done: nothing")
