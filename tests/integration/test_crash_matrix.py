@@ -81,6 +81,15 @@ def _ignore_the_dead(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -
         loop.default_exception_handler(context)
 
 
+async def undisturbed(folder: Path, command: str) -> tuple[Project, dict[str, Any], list[str]]:
+    """The project before the command, what it shows after an uninterrupted run, and the port calls of that."""
+    start = await base(folder / "base", command)
+    whole = start.copy(folder / "whole")
+    fuse = Fuse()
+    assert isinstance(await doomed(whole, command, fuse), Applied)
+    return start, await whole.shown(), fuse.calls
+
+
 async def finish(project: Project, command: str) -> dict[str, Any]:
     """Run again, when the dead run's lease is over."""
     outcome = await COMMANDS[command](project, holder="successor", clock=lambda: time.time() + TTL.total_seconds() + 1)
@@ -92,12 +101,8 @@ async def finish(project: Project, command: str) -> dict[str, Any]:
 async def test_stopped_around_any_call_of_any_port_a_second_run_ends_as_an_uninterrupted_one(
     tmp_path: Path, command: str
 ) -> None:
-    start = await base(tmp_path / "base", command)
-    whole = start.copy(tmp_path / "whole")
-    fuse = Fuse()
-    assert isinstance(await doomed(whole, command, fuse), Applied)
-    wanted = await whole.shown()
-    assert len(fuse.calls) > 40
+    start, wanted, calls = await undisturbed(tmp_path, command)
+    assert len(calls) > 40
     for after in (False, True):
         for at in itertools.count():
             project = start.copy(tmp_path / f"{at}{after}")
@@ -113,10 +118,7 @@ async def test_stopped_around_any_call_of_any_port_a_second_run_ends_as_an_unint
 async def test_killed_by_sigkill_around_sampled_calls_a_second_run_ends_as_an_uninterrupted_one(
     tmp_path: Path, command: str
 ) -> None:
-    start = await base(tmp_path / "base", command)
-    whole = start.copy(tmp_path / "whole")
-    assert isinstance(await doomed(whole, command, Fuse()), Applied)
-    wanted = await whole.shown()
+    start, wanted, _ = await undisturbed(tmp_path, command)
     script = [sys.executable, "-m", "tests.integration.scripts.crash_matrix", str(tmp_path), command]
     run = await asyncio.to_thread(
         subprocess.run, script, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120
@@ -132,10 +134,7 @@ async def test_killed_by_sigkill_around_sampled_calls_a_second_run_ends_as_an_un
 async def test_a_run_that_slept_through_its_successor_does_nothing_twice_when_it_wakes(
     tmp_path: Path, command: str
 ) -> None:
-    start = await base(tmp_path / "base", command)
-    whole = start.copy(tmp_path / "whole")
-    assert isinstance(await doomed(whole, command, Fuse()), Applied)
-    wanted = await whole.shown()
+    start, wanted, _ = await undisturbed(tmp_path, command)
     script = [sys.executable, "-m", "tests.integration.scripts.zombies", str(tmp_path), command]
     run = await asyncio.to_thread(
         subprocess.run, script, cwd=ROOT, check=True, capture_output=True, text=True, timeout=180

@@ -6,16 +6,16 @@ folders whose children were killed.
 
 from __future__ import annotations
 
-import asyncio
-import os
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from journal.codec import published_formats
 from journal.ports import Database, Leases, Log
 from tests.faults import Fuse, StoppingDatabase, StoppingLeases, StoppingLog
+from tests.integration.scripts.forks import was_killed
 from tests.integration.test_crash_matrix import COMMANDS
 from tests.migrating import Project
 
@@ -29,23 +29,6 @@ async def child(project: Project, command: str, fuse: Fuse) -> None:
     await COMMANDS[command](project, holder="doomed", wrap=wrap)
 
 
-def killed_at(project: Project, command: str, at: int, *, after: bool) -> bool:
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            asyncio.run(child(project, command, Fuse.signalling(signal.SIGKILL, at, after=after)))
-            status = 0
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return True
-    assert os.waitstatus_to_exitcode(status) == 0, "the run failed by itself"
-    return False
-
-
 def main(folder: Path, command: str) -> None:
     published_formats()  # compiled once, before the forks
     at = 0
@@ -53,7 +36,8 @@ def main(folder: Path, command: str) -> None:
         for after in (False, True):
             name = f"{at}-{'after' if after else 'before'}"
             project = Project(folder / "base").copy(folder / name)
-            if not killed_at(project, command, at, after=after):
+            fuse = Fuse.signalling(signal.SIGKILL, at, after=after)
+            if not was_killed(partial(child, project, command, fuse)):
                 return
             print(name)
         at += STRIDE

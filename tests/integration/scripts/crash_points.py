@@ -6,11 +6,11 @@ it. Ends, printing how many calls there are, with the first child that reaches t
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sys
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from journal.codec import published_formats
@@ -19,6 +19,7 @@ from journal.leases.sqlite import SQLiteLeases
 from journal.log.sqlite import SQLiteLog
 from tests.faults import Fuse, StoppingLeases, StoppingLog
 from tests.integration.scripts import session
+from tests.integration.scripts.forks import was_killed
 
 TTL = timedelta(milliseconds=500)
 
@@ -32,20 +33,7 @@ async def child(path: Path, at: int, *, after: bool) -> None:
 
 
 def killed_at(path: Path, at: int, *, after: bool) -> bool:
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            asyncio.run(child(path, at, after=after))
-            status = 0
-        finally:
-            os._exit(status)
-    _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return True
-    assert os.waitstatus_to_exitcode(status) == 0, "the session failed by itself"
-    return False
+    return was_killed(partial(child, path, at, after=after))
 
 
 def main(folder: Path) -> None:
