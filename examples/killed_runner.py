@@ -23,7 +23,7 @@ from journal.databases.sqlite import SQLiteDatabase
 from journal.databases.sqlite_transaction import SQLiteTransaction
 from journal.identities import HolderId, Scope
 from journal.migrations.files import read_folder
-from journal.ports import Guard
+from journal.ports import BackfillCursor, BackfillProgram, Guard
 from journal.settings import Settings, load_settings
 from projections.executor import Executor
 from projections.outcome import BackfillAdvanced, MigrationStarted, Progress
@@ -44,6 +44,17 @@ class KillingDatabase(SQLiteDatabase):
         """The transaction as it is; the process ends behind it."""
         async with super().transaction(guard, control, enforce_references=enforce_references) as transaction:
             yield transaction
+        self._count()
+
+    async def advance_backfill(
+        self, guard: Guard, control: Control, unit: str, program: BackfillProgram
+    ) -> BackfillCursor:
+        """The batch as it is; the process ends behind it."""
+        cursor = await super().advance_backfill(guard, control, unit, program)
+        self._count()
+        return cursor
+
+    def _count(self) -> None:
         self._left -= 1
         if not self._left:
             os.kill(os.getpid(), signal.SIGKILL)

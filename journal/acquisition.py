@@ -12,10 +12,10 @@ import contextlib
 import itertools
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from journal.control import Control
 from journal.errors import Code, FencedError, JournalError, LeaseContendedError, OutcomeUnknownError, failure
@@ -24,7 +24,8 @@ from journal.lease import Lease
 from journal.ports import Grant, Leases
 from journal.records import LeaseAcquiredRecord
 from journal.spine import Spine
-from journal.tasks import finish, start
+from journal.tasks import start
+from journal.whereabouts import check_here
 
 _CONTENDED_PAUSE: Final = 0.1
 _ATTEMPTS: Final = 20
@@ -57,7 +58,10 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Acquisition:
-    """One attempt to become the holder of a scope. `hold` takes the lease over, or raises when it is not wanted any more."""
+    """One attempt to become the holder of a scope. `hold` takes the lease over, or raises when it is not wanted any more.
+
+    `freeing` has what still gives leases back when it is over: a caller who is cancelled twice does not wait for it.
+    """
 
     spine: Spine
     store: Leases
@@ -65,6 +69,7 @@ class Acquisition:
     ttl: timedelta
     binding: object
     hold: Callable[[Lease], None]
+    freeing: set[asyncio.Task[None]]
 
     @property
     def scope(self) -> Scope:
@@ -80,7 +85,9 @@ class Acquisition:
         try:
             for attempt in itertools.count(1):
                 control.check()
-                state = await self.spine.catch_up()
+                # The first time what the tail has brought will do: should the log be further, admission says so.
+                state = self.spine.state if attempt == 1 and self.spine.is_following() else await self.spine.catch_up()
+                check_here(state)
                 lease_id, asked_at = LeaseId.random(), time.monotonic()
                 try:
                     granted = await self._ask(lease_id, state.fence, replaces)
@@ -90,9 +97,9 @@ class Acquisition:
                 lease = Lease(granted, self.ttl, self.store, self.binding, asked_at)
                 try:
                     await self._announce(lease)
-                except (FencedError, OutcomeUnknownError):
+                except (FencedError, OutcomeUnknownError) as error:
                     # Another event came first, or ours is not seen: with a greater fence the next attempt settles it.
-                    if attempt >= _ATTEMPTS:
+                    if attempt >= _ATTEMPTS or _is_forbidden(error):
                         raise
                     replaces = lease_id
                     continue
@@ -102,7 +109,7 @@ class Acquisition:
         finally:
             if granted is not None:  # not held by anybody: leave the scope free
                 with contextlib.suppress(JournalError):  # it frees itself in time; what led here matters more
-                    await finish(self._free(granted), f"free {self.scope}")
+                    await self._finish(self._free(granted))
         raise AssertionError("counting ends nowhere")
 
     async def _ask(self, lease_id: LeaseId, floor: int, replaces: LeaseId | None) -> Grant:
@@ -117,8 +124,14 @@ class Acquisition:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
             with contextlib.suppress(JournalError):
-                await finish(self._free_when_granted(asking), f"free {self.scope}")
+                await self._finish(self._free_when_granted(asking))
             raise
+
+    async def _finish(self, work: Coroutine[Any, Any, None]) -> None:
+        task = start(work, f"free {self.scope}")
+        self.freeing.add(task)
+        task.add_done_callback(self.freeing.discard)
+        await asyncio.shield(task)
 
     async def _free_when_granted(self, asking: asyncio.Task[Grant]) -> None:
         await self._free(await asking)
@@ -129,6 +142,7 @@ class Acquisition:
     async def _announce(self, lease: Lease) -> None:
         record = LeaseAcquiredRecord.new(lease.holder, lease.ttl // timedelta(microseconds=1))
         for _ in range(_ATTEMPTS):
+            check_here(self.spine.state)  # a copy of a history would admit it, on a head where nobody lives
             try:
                 await self.spine.announce(lease.lease_id, lease.fence, record)
             except FencedError:
@@ -138,3 +152,13 @@ class Acquisition:
             else:
                 return
         raise failure(Code.NOT_WRITTEN, f"scope {lease.scope} is written too fast to take its lease: try again")
+
+
+def _is_forbidden(error: BaseException) -> bool:
+    """Whether the log does not let us write: asking again would not change that."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, JournalError) and cause.code is Code.NOT_PERMITTED:
+            return True
+        cause = cause.__cause__
+    return False

@@ -13,6 +13,12 @@ So nothing is decided when an event is written. Each reader folds the log from g
 * A lease's own fence must exceed every fence admitted before: a lease store that forgot and starts again from one can
   make people wait, not make an old holder's fence valid again.
 * What is behind these is about meaning: seed 000's store contract, kept in `rules`.
+* A scope lives in one log. `ScopeMoved`, written under the lease of the one who moves, ends the lease and everything
+  else there: the last writer's late events are void by parent or fence before it and by it behind it. It names the
+  place it goes to, a random name that exactly one log gave itself with `ScopeAwaited`. A copy of the chain counts as
+  history in any log; the scope lives in the log whose place the copied move names, from its `ScopeArrived` on, and in no
+  other (`ScopeState.away`). So all copies are prefixes of one history, however often an archive is imported and wherever,
+  and a copy that is not complete, or is at the wrong place, is not written on.
 
 `admit` only looks, `evolve` only applies what `admit` admitted, `fold` is both over many events. `settle` decides what
 a writer may be told about events of its own; its rules are below, beside the ones that they follow from.
@@ -24,11 +30,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from journal.errors import Code, failure
+from journal.errors import Code, JournalError, failure
 from journal.events import NO_LEASE, NO_PARENT, Event, EventType, Readable, Undecodable
 from journal.records import FORMAT_VERSION
 from journal.rules import EFFECTS, NO_SEQUENCE, RULES, Ruling
-from journal.state import ScopeState, empty_state
+from journal.state import Move, ScopeState, empty_state
 
 
 class Admitted(NamedTuple):
@@ -49,7 +55,9 @@ class Void(NamedTuple):
 Verdict: TypeAlias = Admitted | Void
 
 _LEASE_ACQUIRED: Final = EventType.LEASE_ACQUIRED
-
+_SCOPE_AWAITED: Final = EventType.SCOPE_AWAITED
+_SCOPE_ARRIVED: Final = EventType.SCOPE_ARRIVED
+_UNLEASED: Final = frozenset({EventType.SCOPE_AWAITED, EventType.SCOPE_RESTORED})
 
 _VOID: Final[Mapping[Code, Void]] = {code: Void(code) for code in Code}
 
@@ -77,12 +85,12 @@ def _verdict(ruling: Ruling) -> Verdict:
 
 def _rule_on(state: ScopeState, event: Event) -> Ruling:
     if state.incarnation is None:
-        return _admit_genesis(state, event)
+        return _admit_first(state, event)
     if event.incarnation != state.incarnation or event.scope != state.scope:
         return Code.FOREIGN_SCOPE
     if event.authentic is False:
         return Code.FORGED
-    if event.parent != state.head:
+    if event.parent != state.head and event.type is not _SCOPE_AWAITED:
         return Code.STALE_PARENT
     if event.type is None:
         return _rule_on_unknown(state, event)
@@ -90,8 +98,17 @@ def _rule_on(state: ScopeState, event: Event) -> Ruling:
         if event.fence <= state.fence:
             return Code.FENCE_NOT_MONOTONIC
     elif event.lease_id != state.lease_id or event.fence != state.fence:
-        return Code.STALE_FENCE
+        if state.moved is None and event.type not in _UNLEASED:
+            return Code.STALE_FENCE
+        if state.moved is not None and not _may_follow(state.moved, event):
+            return Code.SCOPE_MOVED
     return RULES[event.type](state, event)
+
+
+def _may_follow(moved: Move, event: Event) -> bool:
+    """Behind a move: its arrival, under the very lease that wrote it, and what needs no lease."""
+    is_of_the_mover = event.lease_id == moved.lease_id and event.fence == moved.fence
+    return event.type in _UNLEASED or (event.type is _SCOPE_ARRIVED and is_of_the_mover)
 
 
 def _rule_on_unknown(state: ScopeState, event: Event) -> Ruling:
@@ -108,14 +125,16 @@ def evolve(state: ScopeState, event: Event, verdict: Admitted) -> None:
 
 
 def _apply(state: ScopeState, event: Event, sequence: int) -> None:
-    state.head = event.hash
-    state.admitted += 1
     effect = EFFECTS[event.type]
     if sequence == NO_SEQUENCE:
         effect(state, event, sequence)
+        if event.type is _SCOPE_AWAITED:
+            return  # it stands beside the chain
     elif sequence > state.sequence:  # anything else repeats a record that is there already
         effect(state, event, sequence)
         state.sequence = sequence
+    state.head = event.hash
+    state.admitted += 1
 
 
 def step(state: ScopeState, event: Readable) -> Verdict:
@@ -147,9 +166,19 @@ def fold(state: ScopeState, events: Iterable[Readable]) -> ScopeState:
     return state
 
 
-def _admit_genesis(state: ScopeState, event: Event) -> Ruling:
-    if state.position is not None or event.scope != state.scope:
+def _admit_first(state: ScopeState, event: Event) -> Ruling:
+    """Genesis comes at the first position, or in a log that awaits its scope behind what says so."""
+    if event.scope != state.scope or (state.position is not None and not state.places):
         return Code.FOREIGN_SCOPE
+    if event.type is _SCOPE_AWAITED:
+        ruling = RULES[_SCOPE_AWAITED](state, event)
+        if ruling == NO_SEQUENCE and event.authentic is False:
+            raise _forged(f"what says that the log awaits scope {state.scope}")
+        return ruling
+    return _admit_genesis(state, event)
+
+
+def _admit_genesis(state: ScopeState, event: Event) -> Ruling:
     if event.type not in (EventType.SCOPE_CREATED, None):
         return Code.FOREIGN_SCOPE
     if event.parent != NO_PARENT or event.lease_id != NO_LEASE or event.fence != 0:
@@ -167,8 +196,12 @@ def _admit_genesis(state: ScopeState, event: Event) -> Ruling:
     if not authenticated and event.authentic is not None:
         raise failure(Code.KEY_UNEXPECTED, f"scope {state.scope} is not authenticated: read it without a key")
     if event.authentic is False:
-        raise failure(Code.FORGED, f"the genesis of scope {state.scope} was not written with this key")
+        raise _forged(f"the genesis of scope {state.scope}")
     return NO_SEQUENCE
+
+
+def _forged(what: str) -> JournalError:
+    return failure(Code.FORGED, f"{what} was not written with this key")
 
 
 # --- what a writer may be told ----------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from journal.identities import (
     Fingerprint,
     HolderId,
     MigrationId,
+    Place,
     Scope,
     Sequence,
 )
@@ -56,7 +57,11 @@ from journal.records import (
     RollbackPlanRecord,
     RollbackStepEventRecord,
     RolledBackRecord,
+    ScopeArrivedRecord,
+    ScopeAwaitedRecord,
     ScopeCreatedRecord,
+    ScopeMovedRecord,
+    ScopeRestoredRecord,
     restore,
 )
 from journal.vocabulary import BackfillCompletion, BackfillCounts
@@ -81,6 +86,10 @@ RECORD_TYPES: Final[Mapping[EventType, type[Record]]] = {
     EventType.LEDGER_IMPORTED: LedgerImportedRecord,
     EventType.RECOVERY_ATTESTED: RecoveryAttestedRecord,
     EventType.PLAN_ABANDONED: PlanAbandonedRecord,
+    EventType.SCOPE_AWAITED: ScopeAwaitedRecord,
+    EventType.SCOPE_MOVED: ScopeMovedRecord,
+    EventType.SCOPE_ARRIVED: ScopeArrivedRecord,
+    EventType.SCOPE_RESTORED: ScopeRestoredRecord,
 }
 EVENT_TYPES: Final[Mapping[type[Record], EventType]] = {record: type for type, record in RECORD_TYPES.items()}
 
@@ -349,6 +358,7 @@ _TYPED: Final[Mapping[str, Callable[[Any], Any]]] = {
     "migrations": _imported,
     "holder": HolderId,
     "plan_sequence": Sequence,
+    "place": Place,
 }
 
 

@@ -21,6 +21,7 @@ class Code(StrEnum):
     STALE_PARENT = "stale_parent"
     FENCE_NOT_MONOTONIC = "fence_not_monotonic"
     STALE_FENCE = "migration_execution_stale_fence"
+    SCOPE_MOVED = "journal_scope_moved"
 
     # The records' own rules.
     INVALID_EVENT_TRANSITION = "migration_execution_invalid_event_transition"
@@ -54,6 +55,7 @@ class Code(StrEnum):
     FOREIGN_PLAN = "migration_execution_foreign_plan"
     UNIT_IN_DOUBT = "migration_execution_unit_in_doubt"
     CHECKPOINT_REGRESSION = "migration_backfill_checkpoint_regression"
+    NOT_MOVED = "journal_not_moved"
     EMPTY_IMPORT = "migration_execution_empty_import"
 
     # Identities and control.
@@ -78,6 +80,8 @@ class Code(StrEnum):
     LEASE_LOST = "journal_lease_lost"
     LEASE_IN_DOUBT = "journal_lease_in_doubt"
     FOREIGN_LEASE = "journal_foreign_lease"
+    DAMAGED_LEASE = "journal_damaged_lease"
+    LEASES_UNAVAILABLE = "journal_leases_unavailable"
     OUTCOME_UNKNOWN = "journal_outcome_unknown"
     NOT_WRITTEN = "journal_not_written"
     CLOSED = "journal_closed"
@@ -102,9 +106,14 @@ class Code(StrEnum):
     DAMAGED_FILE = "journal_damaged_file"
     MISSING_FILE = "journal_missing_file"
     READ_ONLY = "journal_read_only"
+    SCOPE_AWAITED = "journal_scope_awaited"
+    DAMAGED_ARCHIVE = "journal_damaged_archive"
+    FOREIGN_ARCHIVE = "journal_foreign_archive"
     STORAGE_FULL = "journal_storage_full"
     STORAGE_BUSY = "journal_storage_busy"
     STORAGE_FAILED = "journal_storage_failed"
+    NOT_PERMITTED = "journal_not_permitted"
+    UNSAFE_LOG = "journal_unsafe_log"
 
     # Migration files, graph and planning.
     INVALID_FOLDER = "journal_invalid_folder"
@@ -227,7 +236,9 @@ class CommitFailedError(TargetError):
         self.aborted = aborted
 
 
-_FENCED = frozenset({Code.STALE_PARENT, Code.FENCE_NOT_MONOTONIC, Code.STALE_FENCE, Code.TARGET_FENCED})
+_FENCED = frozenset(
+    {Code.STALE_PARENT, Code.FENCE_NOT_MONOTONIC, Code.STALE_FENCE, Code.SCOPE_MOVED, Code.TARGET_FENCED}
+)
 _INVALID_CONTRACT = frozenset(
     {
         Code.PLAN_ALREADY_OPEN,
@@ -259,6 +270,9 @@ _INVALID_CONTRACT = frozenset(
         Code.FORKED,
         Code.MISSING_FILE,
         Code.READ_ONLY,
+        Code.SCOPE_AWAITED,
+        Code.NOT_MOVED,
+        Code.NOT_PERMITTED,
         Code.INVALID_FOLDER,
         Code.INVALID_GRAPH,
         Code.UNKNOWN_MIGRATION,
@@ -287,6 +301,7 @@ _UNAVAILABLE = frozenset(
     {
         Code.NOT_WRITTEN,
         Code.LEASE_IN_DOUBT,
+        Code.LEASES_UNAVAILABLE,
         Code.STORAGE_FULL,
         Code.STORAGE_BUSY,
         Code.STORAGE_FAILED,

@@ -69,6 +69,10 @@ class EventType(Enum):
     LEDGER_IMPORTED = "LedgerImported"
     RECOVERY_ATTESTED = "RecoveryAttested"
     PLAN_ABANDONED = "PlanAbandoned"
+    SCOPE_AWAITED = "ScopeAwaited"
+    SCOPE_MOVED = "ScopeMoved"
+    SCOPE_ARRIVED = "ScopeArrived"
+    SCOPE_RESTORED = "ScopeRestored"
 
     # Members are looked up for every event of a fold; identity is what they are compared by.
     __hash__ = object.__hash__

@@ -14,6 +14,8 @@ EXPLANATIONS: Final[Mapping[Code, str]] = {
     Code.STALE_PARENT: "the event does not follow the last event that counts: another one came first",
     Code.FENCE_NOT_MONOTONIC: "the lease's fence is not above every fence before it",
     Code.STALE_FENCE: "the event was not written under the current lease",
+    Code.SCOPE_MOVED: "the scope was moved to another log before: nothing counts here but its arrival",
+    Code.NOT_MOVED: "the scope was not moved away, or not to this place",
     Code.INVALID_EVENT_TRANSITION: "the unit cannot go from its last state to this one under this fence",
     Code.PLAN_ALREADY_OPEN: "a plan is open already, of either direction",
     Code.NO_OPEN_PLAN: "no plan of this direction is open",
@@ -40,5 +42,5 @@ EXPLANATIONS: Final[Mapping[Code, str]] = {
     Code.POSITION_LIMIT: "a position is outside its range",
     Code.INVALID_MIGRATION_ID: "a migration id is not of the form app/name",
     Code.INVALID_HOLDER: "the holder's label is malformed or not that of the lease",
-    Code.INVALID_TEXT: "operator or reason is blank, too long or not one line of printable text",
+    Code.INVALID_TEXT: "operator, reason or destination is blank, too long or not one line of printable text",
 }

@@ -164,6 +164,12 @@ class EventId(_Random16):
     __slots__ = ()
 
 
+class Place(_Random16):
+    """Random name of one log as a place for one scope; a move of the scope names where it goes."""
+
+    __slots__ = ()
+
+
 class Incarnation(_Random16):
     """Random identity that a scope gets when it is created; a re-created scope has another."""
 

@@ -20,6 +20,7 @@ from typing import Final, Self, TypeAlias, TypeVar, cast
 
 from journal.acquisition import Acquisition, Patience
 from journal.admission import Admitted, ScopeState, Verdict, admit, empty_state, step
+from journal.carriage import Carriage
 from journal.codec import Codec
 from journal.control import Control
 from journal.entries import OpenPlanRecord, OpenRollbackPlanRecord
@@ -54,6 +55,7 @@ from journal.records import (
 )
 from journal.spine import Spine
 from journal.tasks import start
+from journal.whereabouts import check_here
 
 DEFAULT_TTL: Final = timedelta(seconds=30)
 MAX_TTL: Final = timedelta(days=30)
@@ -95,6 +97,7 @@ class Journal:
         self._spines: dict[Scope, Spine] = {}
         self._held: set[Lease] = set()
         self._releases: dict[Lease, asyncio.Task[None]] = {}
+        self._freeing: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Task[None] | None = None
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -121,7 +124,7 @@ class Journal:
             while self._held:
                 with contextlib.suppress(JournalError):
                     await self.release(next(iter(self._held)))  # a lease that cannot be given back runs out by itself
-            await asyncio.gather(*self._releases.values(), return_exceptions=True)
+            await asyncio.gather(*self._releases.values(), *self._freeing, return_exceptions=True)
         finally:
             self._closed = True
             for spine in self._spines.values():
@@ -167,6 +170,11 @@ class Journal:
         _check_genesis(state)
         return Created(scope, Incarnation(state.incarnation or b""), state.incarnation == incarnation)
 
+    def carriage(self, scope: Scope) -> Carriage:
+        """The scope's log as bytes, to carry its history to another log or here; the scope need not be there yet."""
+        self._check_open()
+        return Carriage(scope, self._log, self._codec, self._spine(scope), self._append_timeout)
+
     # --- leases -------------------------------------------------------------------------------------------------------
 
     async def acquire(
@@ -186,7 +194,8 @@ class Journal:
 
         Raises:
             LeaseContendedError: another holder kept it; says who and until when.
-            InvalidContractError: `journal_unknown_scope`.
+            InvalidContractError: `journal_unknown_scope`; `journal_scope_awaited`: the log holds a copy of the scope.
+            FencedError: `journal_scope_moved`: the scope was moved to another log.
             UnavailableError: the store or the log did not answer.
             OperationCancelledError, ResourceLimitError: by `control`; the latter also for a `ttl` over 30 days.
         """
@@ -249,8 +258,10 @@ class Journal:
         return await self._lease_store.inspect(scope)
 
     async def _take(self, scope: Scope, holder: HolderId, ttl: timedelta, control: Control, how: _How) -> Lease:
-        spine = await self._open(scope)
-        acquisition = Acquisition(spine, self._lease_store, holder, ttl, self, partial(self._hold, spine))
+        spine = self._followed(scope) or await self._open(scope)
+        acquisition = Acquisition(
+            spine, self._lease_store, holder, ttl, self, partial(self._hold, spine), self._freeing
+        )
         return await acquisition.run(control, *how)
 
     def _hold(self, spine: Spine, lease: Lease) -> None:
@@ -467,6 +478,12 @@ class Journal:
         _check_genesis(await spine.catch_up())
         return spine
 
+    def _followed(self, scope: Scope) -> Spine | None:
+        """The spine of a scope that is open already and kept up to date."""
+        self._check_open()
+        spine = self._spines.get(scope)
+        return self._spine(scope) if spine is not None and spine.is_following() and spine.state.incarnation else None
+
     async def _known(self, scope: Scope) -> None:
         if scope in self._spines and self._spines[scope].state.position is not None:
             return
@@ -533,6 +550,7 @@ async def _confirm(spine: Spine) -> None:
 
 def _check_genesis(state: ScopeState) -> None:
     if state.incarnation is None:
+        check_here(state)  # it may be awaited
         raise failure(
             Code.NO_GENESIS,
             f"the log of scope {state.scope} does not start with its creation: "

@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import Enum
 from typing import NamedTuple, Protocol
 
 from journal.control import Control
@@ -148,6 +149,39 @@ class Leases(Protocol):
         ...
 
 
+# --- what an adapter finds when it is examined ------------------------------------------------------------------------
+
+
+class Level(Enum):
+    """How much a finding matters."""
+
+    GOOD = "good"
+    WARNING = "warning"
+    PROBLEM = "problem"
+    HISTORY = "history"  # history could be lost, or is
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was checked: what it is about, how it is, and what to do when that is not good."""
+
+    check: str
+    level: Level
+    message: str
+    remedy: str = ""
+
+
+class Examined(Protocol):
+    """An adapter that can say how it is set up, and whether that is safe."""
+
+    def examine(self, scopes: Sequence[Scope]) -> AsyncGenerator[Finding, None]:
+        """Check everything that is relied on, in general and for each of `scopes`; changes nothing.
+
+        A service that does not answer is a finding, not an error.
+        """
+        ...
+
+
 # --- the target database ----------------------------------------------------------------------------------------------
 
 
@@ -179,13 +213,14 @@ class BackfillProgram:
     """One direction of a backfill: `statement` is run over `table` in batches of at most `batch` rows in `key` order.
 
     Parameters are `:after` (exclusive) and `:upto` (inclusive), for a key of several columns `:after_<column>` and
-    `:upto_<column>`.
+    `:upto_<column>`. `verify` is a query that must hold in the end, with the parameters `:upto...` of the last key of all.
     """
 
     table: str
     key: tuple[str, ...]
     batch: int
     statement: str
+    verify: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +246,11 @@ class Transaction(Protocol):
     Any failure rolls all of it back at once; beside what each call names, it may be UnavailableError
     (`journal_target_unavailable`). The task that is inside must not use the Database itself meanwhile.
     """
+
+    @property
+    def source(self) -> Fingerprint:
+        """The semantics of the schema that it began with, and that nobody else changes before it ends."""
+        ...
 
     async def holds(self, query: str) -> bool:
         """Whether a query gives exactly one row with one true value.
@@ -244,18 +284,6 @@ class Transaction(Protocol):
         Raises:
             InvalidContractError: `journal_backfill_key`: rows cannot be told apart, or not be reached, by this key.
         """
-        ...
-
-    async def advance_backfill(self, unit: str, program: BackfillProgram) -> BackfillCursor:
-        """Run the next batch and move the cursor behind it.
-
-        Raises:
-            TargetError: `journal_statement_failed`, or `journal_backfill_rows`: more rows changed than the batch has.
-        """
-        ...
-
-    async def backfill_holds(self, unit: str, query: str, program: BackfillProgram) -> bool:
-        """`holds`, with the parameters `:upto...` of the last key of all."""
         ...
 
     async def commit(self) -> None:
@@ -328,6 +356,21 @@ class Database(Protocol):
         """
         ...
 
+    async def advance_backfill(
+        self, guard: Guard, control: Control, unit: str, program: BackfillProgram
+    ) -> BackfillCursor:
+        """Run the next batch and move the cursor behind it, in a transaction of its own, references enforced.
+
+        One call, because there are so many batches. The last one commits only if `program.verify` holds behind it.
+
+        Raises, with nothing of the batch left but where a commit is uncertain:
+            As `transaction` and `Transaction.commit`.
+            TargetError: `journal_statement_failed`, with `details["statement"]` 2 if it is `verify` that failed;
+                `journal_backfill_rows`: more rows changed than the batch has; `journal_verify_failed`;
+                `journal_unexpected_result`: it was not begun.
+        """
+        ...
+
     async def execute_outside(self, guard: Guard, program: Program) -> None:
         """Check the fence, then run statements that cannot be in a transaction, each committed by itself.
 
@@ -374,6 +417,13 @@ class Shadow(Protocol):
         Raises:
             TargetError: `journal_statement_failed`, with `details["statement"]`.
             InvalidContractError: `journal_statement_refused`, as `lower`: some of it shows only here.
+        """
+        ...
+
+    async def run_all(self, programs: Sequence[Program]) -> Sequence[Fingerprint]:
+        """`run` programs one after the other, and give the semantics that each leaves.
+
+        Raises as `run`, with `details["program"]`, counted from 0; those before it stay.
         """
         ...
 

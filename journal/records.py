@@ -20,6 +20,7 @@ from journal.identities import (
     HolderId,
     LeaseId,
     MigrationId,
+    Place,
     Scope,
     Sequence as SequenceNumber,
     u32,
@@ -111,6 +112,13 @@ def _check_text(operator: str, reason: str) -> None:
     _check(
         text_violation(operator, reason),
         f"operator and reason must each be one line of printable text, 1 to {MAX_REASON_BYTES} bytes",
+    )
+
+
+def _check_move(*texts: str) -> None:
+    _check(
+        text_violation(*texts),
+        f"operator, reason and destination must each be one line of printable text, 1 to {MAX_REASON_BYTES} bytes",
     )
 
 
@@ -802,6 +810,74 @@ class PlanAbandonedRecord(_EvidenceOnly):
         return _build(cls, lease, plan_sequence=plan.sequence, direction=direction, operator=operator, reason=reason)
 
 
+# --- where the scope lives --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ScopeAwaitedRecord(_EvidenceOnly):
+    """This log awaits its scope, or the scope back; by the name `place` a move says that it goes here."""
+
+    place: Place
+
+    @classmethod
+    def new(cls, place: Place) -> ScopeAwaitedRecord:
+        """Name the log."""
+        return restore(cls, {"place": place})
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ScopeMovedRecord(_EvidenceOnly):
+    """The scope leaves this log; it lives in the log that awaits it under `place` as soon as it arrives there."""
+
+    scope: Scope
+    fence: Fence
+    place: Place
+    destination: str
+    operator: str
+    reason: str
+
+    @classmethod
+    def new(cls, lease: LeaseLike, place: Place, *, destination: str, operator: str, reason: str) -> ScopeMovedRecord:
+        """Move the scope to `place`; `destination` tells people where that is. Raises `journal_invalid_text`.
+
+        A unit in doubt or an open plan is no obstacle: both are decided by the target database and the chain, and that
+        goes along, so recovery is as possible there as here.
+        """
+        _check_move(destination, operator, reason)
+        return _build(cls, lease, place=place, destination=destination, operator=operator, reason=reason)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ScopeArrivedRecord(_EvidenceOnly):
+    """The scope lives in the log that has `place` from here on; follows the copied move at once, under its lease."""
+
+    place: Place
+
+    @classmethod
+    def new(cls, place: Place) -> ScopeArrivedRecord:
+        """Arrive at the place that the move names."""
+        return restore(cls, {"place": place})
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class ScopeRestoredRecord(_EvidenceOnly):
+    """An operator's reasoned statement that the scope lives in the log that has `place`, wherever it was before.
+
+    For what was lost: the place that a move names, or the log of which only a copy is left. Where the other one lives on
+    after all, there are two histories.
+    """
+
+    place: Place
+    operator: str
+    reason: str
+
+    @classmethod
+    def new(cls, place: Place, *, operator: str, reason: str) -> ScopeRestoredRecord:
+        """Say so. Raises `journal_invalid_text`."""
+        _check_move(operator, reason)
+        return restore(cls, {"place": place, "operator": operator, "reason": reason})
+
+
 ScopedRecord: TypeAlias = (
     PlanRecord
     | GroupEventRecord
@@ -814,8 +890,11 @@ ScopedRecord: TypeAlias = (
     | LedgerImportedRecord
     | RecoveryAttestedRecord
     | PlanAbandonedRecord
+    | ScopeMovedRecord
 )
-Record: TypeAlias = ScopedRecord | ScopeCreatedRecord | LeaseAcquiredRecord | LeaseReleasedRecord
+# Records that are written without a lease of the writer's own.
+UnleasedRecord: TypeAlias = ScopeCreatedRecord | ScopeAwaitedRecord | ScopeArrivedRecord | ScopeRestoredRecord
+Record: TypeAlias = ScopedRecord | UnleasedRecord | LeaseAcquiredRecord | LeaseReleasedRecord
 
 T_co = TypeVar("T_co", bound=Record, covariant=True)
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, cast
 
 from journal.errors import Code
-from journal.events import NO_LEASE, Event, EventType
+from journal.events import NO_LEASE, NO_PARENT, Event, EventType
 from journal.identities import is_holder, is_migration_id
-from journal.state import ActiveEntry, Entry, LeaseState, OpenPlan, ScopeState, Unit, UnitKey
+from journal.state import ActiveEntry, Entry, LeaseState, Move, OpenPlan, ScopeState, Unit, UnitKey
 from journal.vocabulary import (
     ATTESTABLE,
     Direction,
@@ -41,7 +41,9 @@ def _never(_: ScopeState, __: Event) -> Ruling:
     return Code.FOREIGN_SCOPE
 
 
-def _lease_acquired(_: ScopeState, event: Event) -> Ruling:
+def _lease_acquired(state: ScopeState, event: Event) -> Ruling:
+    if state.moved is not None:
+        return Code.SCOPE_MOVED
     holder, _ttl = event.body
     return NO_SEQUENCE if is_holder(holder) and event.lease_id != NO_LEASE else Code.INVALID_HOLDER
 
@@ -258,6 +260,38 @@ def _plan_abandoned(state: ScopeState, event: Event) -> Ruling:
     return state.sequence + 1 if code is None else code
 
 
+# Where a scope lives. Of these, `ScopeAwaited` alone is about the log that it lies in: it stands beside the chain and is
+# never carried. What the others say is part of the history, so their rules, and those of everything behind them, must
+# not depend on the log: every copy of a chain gives each of its events the same verdict.
+
+
+def _scope_awaited(state: ScopeState, event: Event) -> Ruling:
+    if event.parent != NO_PARENT or event.lease_id != NO_LEASE or event.fence != 0:
+        return Code.FOREIGN_SCOPE
+    (_place,) = event.body
+    return NO_SEQUENCE if state.away or state.incarnation is None else Code.NOT_MOVED
+
+
+def _scope_moved(state: ScopeState, event: Event) -> Ruling:
+    _, destination, operator, reason = event.body
+    code = text_violation(destination, operator, reason)
+    return state.sequence + 1 if code is None else code
+
+
+def _scope_arrived(state: ScopeState, event: Event) -> Ruling:
+    (place,) = event.body
+    moved = state.moved
+    return state.sequence + 1 if moved is not None and moved.place == place else Code.NOT_MOVED
+
+
+def _scope_restored(state: ScopeState, event: Event) -> Ruling:
+    _, operator, reason = event.body
+    code = text_violation(operator, reason)
+    if code is None and (event.fence <= state.fence or event.lease_id == NO_LEASE):
+        code = Code.FENCE_NOT_MONOTONIC
+    return state.sequence + 1 if code is None else code
+
+
 RULES: Final[Mapping[EventType, Callable[[ScopeState, Event], Ruling]]] = {
     EventType.SCOPE_CREATED: _never,
     EventType.LEASE_ACQUIRED: _lease_acquired,
@@ -273,6 +307,10 @@ RULES: Final[Mapping[EventType, Callable[[ScopeState, Event], Ruling]]] = {
     EventType.LEDGER_IMPORTED: _ledger_imported,
     EventType.RECOVERY_ATTESTED: _recovery_attested,
     EventType.PLAN_ABANDONED: _plan_abandoned,
+    EventType.SCOPE_AWAITED: _scope_awaited,
+    EventType.SCOPE_MOVED: _scope_moved,
+    EventType.SCOPE_ARRIVED: _scope_arrived,
+    EventType.SCOPE_RESTORED: _scope_restored,
 }
 
 
@@ -373,6 +411,36 @@ def _abandon_plan(state: ScopeState, _: Event, __: int) -> None:
     state.plan = None
 
 
+def _note_place(state: ScopeState, event: Event, _: int) -> None:
+    (place,) = event.body
+    state.away = True
+    if place not in state.places:
+        state.places = (*state.places, place)
+
+
+def _move_away(state: ScopeState, event: Event, _: int) -> None:
+    # The lease is over with the move; the arrival, written under it wherever the copy is, is admitted by `moved`.
+    place, destination, operator, reason = event.body
+    state.moved = Move(place, destination, operator, reason, event.recorded_at, event.lease_id, event.fence)
+    state.lease_id = state.lease = None
+    state.away = True
+
+
+def _settle_in(state: ScopeState, event: Event, _: int) -> None:
+    # Copied to a log that is not the place it names, it says where the scope lived then; it does not live here.
+    place, *_said = event.body
+    state.away = place not in state.places
+    state.places = state.places if state.away else ()
+    state.moved = None
+
+
+def _restore(state: ScopeState, event: Event, sequence: int) -> None:
+    state.fence = event.fence
+    state.lease_id = state.lease = None
+    state.retired.clear()
+    _settle_in(state, event, sequence)
+
+
 EFFECTS: Final[Mapping[EventType | None, Callable[[ScopeState, Event, int], None]]] = {
     EventType.SCOPE_CREATED: _create,
     EventType.LEASE_ACQUIRED: _begin_lease,
@@ -388,4 +456,8 @@ EFFECTS: Final[Mapping[EventType | None, Callable[[ScopeState, Event, int], None
     EventType.LEDGER_IMPORTED: _import_ledger,
     EventType.RECOVERY_ATTESTED: _attest,
     EventType.PLAN_ABANDONED: _abandon_plan,
+    EventType.SCOPE_AWAITED: _note_place,
+    EventType.SCOPE_MOVED: _move_away,
+    EventType.SCOPE_ARRIVED: _settle_in,
+    EventType.SCOPE_RESTORED: _restore,
 }

@@ -7,7 +7,8 @@ relative to it; those in flags and variables to the current folder.
 
 Secrets never come from flags, which other users of a machine can see, or from `journal.toml`, which gets committed: a
 key comes from `JOURNAL_KEY` (and `JOURNAL_PREVIOUS_KEY` while keys are rotated) or from the file that `key_file` (and
-`previous_key_file`) names.
+`previous_key_file`) names, the passwords of Kafka and Redis from `JOURNAL_LOG_PASSWORD` and `JOURNAL_LEASES_PASSWORD` or
+the files that `log_password_file` and `leases_password_file` name.
 
 This module takes long to import, because of pydantic: import it where it is used.
 """
@@ -25,6 +26,17 @@ from typing import Any, ClassVar, Final
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from journal.addresses import (
+    FileAddress,
+    LeasesAddress,
+    LogAddress,
+    anchored,
+    leases_address,
+    log_address,
+    nearest,
+    scheme,
+    sqlite_file,
+)
 from journal.errors import Code, JournalError, failure
 from journal.identities import MigrationId, Scope
 
@@ -34,10 +46,11 @@ LOG_NAME: Final = "journal.db"
 DEFAULT_APP: Final = "main"
 DEFAULT_SCOPE: Final = "main"
 DEFAULT_MAX_EVENT_BYTES: Final = 16 * 2**20
-_MAX_KEY_FILE_BYTES: Final = 4_096
-_LATER: Final = ("kafka", "redis", "rediss", "postgresql")
-_SECRETS: Final = ("key", "previous_key")
-_PATHS: Final = ("key_file", "previous_key_file")
+_MAX_SECRET_FILE_BYTES: Final = 4_096
+_KEYS: Final = ("key", "previous_key")
+_PASSWORDS: Final = ("log_password", "leases_password")
+_SECRETS: Final = (*_KEYS, *_PASSWORDS)
+_PATHS: Final = tuple(f"{name}_file" for name in _SECRETS)
 _URLS: Final = ("log", "leases", "database")
 
 
@@ -52,8 +65,16 @@ class Settings(BaseSettings):
     scope: Scope | None = Field(None, description="managed target")
     app: str | None = Field(None, description="label of the migration ids")
     database: SecretStr | None = Field(None, description="target database; secret, since it may hold a password")
-    log: str | None = Field(None, description="sqlite:///file; by default journal.db in the project folder")
-    leases: str | None = Field(None, description="sqlite:///file; by default with the log")
+    log: str | None = Field(
+        None, description="sqlite:///file or kafka://host:port,...; by default journal.db in the project folder"
+    )
+    leases: str | None = Field(
+        None, description="sqlite:///file, redis://host:port or rediss://...; by default in the log's file"
+    )
+    log_password: SecretStr | None = Field(None, description="password of the user that the log's URL names")
+    log_password_file: Path | None = Field(None, description="file that holds it")
+    leases_password: SecretStr | None = Field(None, description="password for the lease store")
+    leases_password_file: Path | None = Field(None, description="file that holds it")
     key: SecretStr | None = Field(None, description="64 hex digits; makes and checks the events' MACs")
     previous_key: SecretStr | None = Field(None, description="the keys before it, comma-separated; these only check")
     key_file: Path | None = Field(None, description="file that holds the key")
@@ -66,14 +87,16 @@ class Settings(BaseSettings):
         return project_folder(self.dir)
 
     @property
-    def log_file(self) -> Path:
-        """File of the embedded log."""
-        return self.project / LOG_NAME if self.log is None else sqlite_file("log", self.log)
+    def log_at(self) -> LogAddress:
+        """Where the log is."""
+        return FileAddress(self.project / LOG_NAME) if self.log is None else log_address(self.log)
 
     @property
-    def leases_file(self) -> Path:
-        """File of the embedded lease store."""
-        return self.log_file if self.leases is None else sqlite_file("leases", self.leases)
+    def leases_at(self) -> LeasesAddress | None:
+        """Where the leases are; None for a log on Kafka when nobody said it: a file would be another on every machine."""
+        if self.leases is not None:
+            return leases_address(self.leases)
+        return self.log_at if isinstance(self.log_at, FileAddress) else None
 
     @property
     def app_label(self) -> str:
@@ -88,6 +111,8 @@ class Settings(BaseSettings):
                 "database: name the target with --database sqlite:///file, JOURNAL_DATABASE or journal.toml",
                 key="database",
             )
+        if scheme(self.database.get_secret_value()) == "postgresql":
+            raise _invalid("database: postgresql:// is not in this version yet: use sqlite:///file", key="database")
         return sqlite_file("database", self.database.get_secret_value())
 
     @field_validator("scope", mode="before")
@@ -103,39 +128,45 @@ class Settings(BaseSettings):
     @field_validator("database")
     @classmethod
     def _check_database(cls, value: SecretStr | None) -> SecretStr | None:
-        scheme = None if value is None else _scheme(value.get_secret_value())
-        if scheme not in (None, "sqlite", "postgresql"):
+        if value is not None and scheme(value.get_secret_value()) not in ("sqlite", "postgresql"):
             raise ValueError("must be sqlite:///file or postgresql://...")
         return value
 
-    @field_validator(*_SECRETS)
+    @field_validator(*_KEYS)
     @classmethod
     def _check_key(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
         if value is not None and not _is_key(info.field_name, value.get_secret_value()):
             raise ValueError("must be 64 hex digits")
         return value
 
-    @field_validator("log", "leases")
+    @field_validator("log")
     @classmethod
-    def _check_url(cls, value: str | None, info: Any) -> str | None:
+    def _check_log(cls, value: str | None) -> str | None:
         if value is not None:
-            sqlite_file(info.field_name, value)
+            log_address(value)
+        return value
+
+    @field_validator("leases")
+    @classmethod
+    def _check_leases(cls, value: str | None) -> str | None:
+        if value is not None:
+            leases_address(value)
         return value
 
     @model_validator(mode="after")
-    def _check_one_key(self) -> Settings:
+    def _check_one_of_each(self) -> Settings:
         for name in _SECRETS:
             if getattr(self, name) is not None and getattr(self, f"{name}_file") is not None:
                 raise ValueError(f"{name} and {name}_file are both given: leave one out")
         return self
 
     def secret(self, name: str) -> str | None:
-        """The digits of `key` or `previous_key`, wherever they come from. Raises `journal_invalid_settings`."""
+        """The digits of a key, or a password, wherever it comes from. Raises `journal_invalid_settings`."""
         given: SecretStr | None = getattr(self, name)
         path: Path | None = getattr(self, f"{name}_file")
         if path is None:
             return None if given is None else given.get_secret_value()
-        return _read_key(name, path)
+        return _read_password(name, path) if name in _PASSWORDS else _read_key(name, path)
 
     def previous_keys(self) -> list[str]:
         """The digits of each key before the current one. Raises `journal_invalid_settings`."""
@@ -179,25 +210,6 @@ def project_folder(directory: Path) -> Path:
     return Path(os.path.normpath(directory.absolute())).parent
 
 
-def sqlite_file(key: str, url: str) -> Path:
-    """The file that `sqlite:///file` (relative) or `sqlite:////folder/file` (absolute) names.
-
-    Raises:
-        InvalidContractError: `journal_invalid_settings`. The message names the scheme alone: a URL may hold a password.
-    """
-    scheme = _scheme(url)
-    if scheme in _LATER:
-        raise _invalid(f"{key}: {scheme}:// is not in this version yet: use sqlite:///file", key=key)
-    path = url.removeprefix("sqlite:///")
-    if path == url or not path or "?" in path or "\0" in path:
-        raise _invalid(f"{key}: must be sqlite:///file (relative) or sqlite:////folder/file (absolute)", key=key)
-    return Path(path)
-
-
-def _scheme(url: str) -> str:
-    return url.partition(":")[0].lower()
-
-
 def _invalid(message: str, **details: Any) -> JournalError:
     return failure(Code.INVALID_SETTINGS, message, **details)
 
@@ -227,13 +239,11 @@ def _check_keys(values: Iterable[str], path: Path) -> None:
         if key == "dir":
             raise _invalid(f"{path}: dir cannot be set here: this file is found by it", file=str(path))
         if key not in allowed:
-            raise _invalid(f"{path}: there is no setting {key!r:.100}{_nearest(key, allowed)}", file=str(path), key=key)
-
-
-def _nearest(key: str, allowed: Iterable[str]) -> str:
-    allowed = list(allowed)
-    near = difflib.get_close_matches(key.lower(), allowed, n=1, cutoff=0.5)
-    return f": did you mean {near[0]}?" if near else f": the settings are {', '.join(allowed)}"
+            raise _invalid(
+                f"{path}: there is no setting {key!r:.100}{nearest(key, allowed, what='the settings')}",
+                file=str(path),
+                key=key,
+            )
 
 
 def _anchored(key: str, value: Any, folder: Path) -> Any:
@@ -242,12 +252,10 @@ def _anchored(key: str, value: Any, folder: Path) -> Any:
         return value
     if key in _PATHS:
         return folder / value
-    if key in _URLS and value.startswith("sqlite:///"):
-        return f"sqlite:///{folder / value.removeprefix('sqlite:///')}"
-    return value
+    return anchored(value, folder) if key in _URLS else value
 
 
-# --- environment and key files ----------------------------------------------------------------------------------------
+# --- environment and secret files -------------------------------------------------------------------------------------
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
@@ -262,15 +270,26 @@ def _check_environment(environment: Mapping[str, str]) -> None:
 
 
 def _read_key(name: str, path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_KEY_FILE_BYTES)
-    except OSError as error:
-        raise _invalid(f"{name}_file: {path} cannot be read: {error.strerror}", key=f"{name}_file") from error
-    digits = content.decode("ascii", "replace").strip()
+    digits = _read_secret(name, path).decode("ascii", "replace").strip()
     if not _is_key(name, digits):
         raise _invalid(f"{name}_file: {path} must hold 64 hex digits and nothing else", key=f"{name}_file")
     return digits
+
+
+def _read_password(name: str, path: Path) -> str:
+    """One line; blanks at its ends are the password's own."""
+    text = _read_secret(name, path).decode("utf-8", "surrogateescape").removesuffix("\n").removesuffix("\r")
+    if not text or not text.isprintable():
+        raise _invalid(f"{name}_file: {path} must hold the password, on one line, and nothing else", key=f"{name}_file")
+    return text
+
+
+def _read_secret(name: str, path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_SECRET_FILE_BYTES)
+    except OSError as error:
+        raise _invalid(f"{name}_file: {path} cannot be read: {error.strerror}", key=f"{name}_file") from error
 
 
 def _is_key(name: str | None, text: str) -> bool:
@@ -285,5 +304,5 @@ def _translate(error: ValidationError) -> JournalError:
     key = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "extra_forbidden":
-        message = f"there is no such setting{_nearest(key, known_keys())}"
+        message = f"there is no such setting{nearest(key, known_keys(), what='the settings')}"
     return _invalid(f"{key}: {message}" if key else message, key=key)

@@ -43,6 +43,7 @@ from journal.receipt import Batch, Receipt, entry_of, name_of, refusal
 from journal.records import JournalEntry, LeaseAcquiredRecord, Record
 
 LINGER_SECONDS: Final = 0.02
+_CONFIRM_SHARE: Final = 0.75  # of an append's time: what is left is for finding out
 
 
 class _Sent(Pending):
@@ -143,9 +144,9 @@ class Spine:
             UnavailableError: the log did not answer.
         """
         self._check_usable()
-        if not self._is_following():
+        if not self.is_following():
             async with self._reading:
-                if not self._is_following():
+                if not self.is_following():
                     await self._read_to_end()
                     return self.state
         before = self.state.position
@@ -154,7 +155,7 @@ class Spine:
         if before is not None and (end is None or end < before):
             self._fail(_vanished(self.scope, before, end))
             self._check_usable()
-        if not self._is_following():  # it failed meanwhile, and nobody would pass the barrier
+        if not self.is_following():  # it failed meanwhile, and nobody would pass the barrier
             return await self.catch_up()
         if end is not None and (self.state.position is None or self.state.position < end):
             barrier = _Barrier(end, asyncio.get_running_loop().create_future())
@@ -182,8 +183,9 @@ class Spine:
         if tail is not None:
             tail.cancel()
 
-    def _is_following(self) -> bool:
-        return self._tail is not None
+    def is_following(self) -> bool:
+        """Whether a tail keeps `state` up to date."""
+        return self._tail is not None and self._failed is None
 
     async def _read_to_end(self) -> None:
         async with aclosing(self._log.read(self.scope, after=self._position())) as batches:
@@ -421,7 +423,7 @@ class Spine:
             sent.tell(entry_of(verdict, record))
             return
         sent.rooted = ahead.head == self.state.head
-        sent.deadline = asyncio.get_running_loop().time() + self._append_timeout
+        sent.deadline = asyncio.get_running_loop().time() + self._append_timeout * _CONFIRM_SHARE
         evolve(ahead, event, verdict)
         self._sent.append(sent)
         self._by_data[event.data] = sent
@@ -510,7 +512,7 @@ class Spine:
         self._watch = None
         now = asyncio.get_running_loop().time()
         if any(sent.deadline <= now for sent in self._sent if not sent.in_doubt):
-            self._begin_doubt(TimeoutError(f"not confirmed within {self._append_timeout:g} s"))
+            self._begin_doubt(TimeoutError(f"not confirmed within {self._append_timeout * _CONFIRM_SHARE:g} s"))
         else:
             self._arm_watch()
 
@@ -526,16 +528,19 @@ class Spine:
         unsent = failure(Code.NOT_WRITTEN, f"not written: an earlier append to scope {self.scope} is in doubt")
         unsent.__cause__ = cause
         self._take_back(unsent)
-        self._doubt = asyncio.create_task(self._find_out(cause), name=f"doubt {self.scope}")
+        until = min(sent.deadline for sent in doubtful) + self._append_timeout * (1 - _CONFIRM_SHARE)
+        self._doubt = asyncio.create_task(self._find_out(cause, until), name=f"doubt {self.scope}")
 
-    async def _find_out(self, cause: BaseException) -> None:
+    async def _find_out(self, cause: BaseException, until: float) -> None:
         if self._append is not None and not isinstance(cause, OutcomeUnknownError):
             self._append.cancel()  # its time is over
         try:
-            async with asyncio.timeout(self._append_timeout):
+            async with asyncio.timeout_at(until):
                 await self.catch_up()
-        except (JournalError, TimeoutError) as error:
+        except JournalError as error:
             cause = error
+        except TimeoutError:
+            pass  # that nobody answers says less than what came before
         finally:
             self._doubt = None
         self._end_doubt()
@@ -555,9 +560,10 @@ class Spine:
     def _tell_unknown(self, sent: _Sent, cause: BaseException) -> None:
         if sent.lease is not None:
             self._told.add(sent.lease.lease_id)
+        why = cause.message if isinstance(cause, JournalError) else str(cause)
         error = OutcomeUnknownError(
             f"{name_of(sent.record)} in scope {self.scope} was sent and not confirmed: it may count or not. "
-            "Take a fresh fence (Journal.refresh), which settles it",
+            f"Take a fresh fence (Journal.refresh), which settles it. The cause: {why or type(cause).__name__}",
             receipt=self._receipt_of(sent),
         )
         error.__cause__ = cause

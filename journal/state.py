@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias, cast
 
 from journal.entries import OpenPlanRecord, OpenRollbackPlanRecord
@@ -86,11 +86,27 @@ class LeaseState:
     recorded_at: int
 
 
+class Move(NamedTuple):
+    """Where a scope was moved to, who says so and why, and the lease under which its arrival is written."""
+
+    place: bytes
+    destination: str
+    operator: str
+    reason: str
+    recorded_at: int
+    lease_id: bytes
+    fence: int
+
+
 @dataclass(slots=True)
 class ScopeState:
     """Everything that admission needs to know of a scope: what is active, not what was.
 
     Raw values, as events carry them; the methods at the end give them their types.
+
+    `moved` is a move whose arrival has not come yet. `places` and `away` are about this log, not about the chain, and
+    differ from log to log: `places` are its names as a place for the scope, and `away` says that the scope does not live
+    here, so that nobody may write, whatever else the state says.
     """
 
     scope: str
@@ -107,6 +123,9 @@ class ScopeState:
     retired: dict[str, Entry] = field(default_factory=dict)
     admitted: int = 0
     voids: int = 0
+    moved: Move | None = None
+    places: tuple[bytes, ...] = ()
+    away: bool = False
 
     def copy(self) -> ScopeState:
         """A copy that shares nothing that changes; costs as much as there is active."""
@@ -125,6 +144,9 @@ class ScopeState:
             dict(self.retired),
             self.admitted,
             self.voids,
+            self.moved,
+            self.places,
+            self.away,
         )
 
     def active_ledger(self) -> list[JournalEntry[AppliedRecord]]:
@@ -158,6 +180,10 @@ class ScopeState:
             ),
             _backfill_entries(self.plan, Direction.REVERSE),
         )
+
+    def carried(self) -> bytes:
+        """What every log that holds the same chain agrees on, as canonical JSON: all but where it lies and what is void."""
+        return replace(self, position=None, voids=0, places=(), away=False).canonical()
 
     def canonical(self) -> bytes:
         """The whole state as canonical JSON: equal states give equal bytes, in every process."""

@@ -146,7 +146,7 @@ def plan_violation(ids: Sequence[str], digests: Sequence[bytes], fingerprints: S
 
 
 def text_violation(*texts: str) -> Code | None:
-    """Reasons and operator names: not blank, at most 4 096 bytes, one line of printable text each."""
+    """Reasons, destinations and operator names: not blank, at most 4 096 bytes, one line of printable text each."""
     for text in texts:
         if not text.strip() or not text.isprintable() or len(text.encode()) > MAX_REASON_BYTES:
             return Code.INVALID_TEXT

@@ -206,6 +206,8 @@ class _Walk:
                 what = "it is of another scope, or of another incarnation of this one"
                 self._find(event.position, Code.FOREIGN_SCOPE, what, _FOREIGN_ADVICE, breaks=False)
             return
+        if event.type is EventType.SCOPE_AWAITED:
+            return  # it follows nothing, and says something of the log alone
         announces = event.type is EventType.LEASE_ACQUIRED
         standing = self._standing(event.lease_id)
         self.suspects.append(
@@ -229,6 +231,8 @@ class _Walk:
         return _Standing.CURRENT if lease_id == self.state.lease_id else _Standing.SUPERSEDED
 
     def _check_genesis(self) -> None:
+        if self.state.incarnation is None and self.state.places:
+            return  # the log awaits its scope
         if self.state.incarnation is None and self.complete:
             what = "the log does not start with the creation of this scope"
             self._find(0, Code.NO_GENESIS, what, _BREAK_ADVICE, breaks=True)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -92,9 +93,12 @@ class Session:
         await self.journal.state(self.lease.scope)
         self.lease.check()
 
-    def send(self, record: ScopedRecord, then: Callable[[], None] | None = None) -> None:
-        """Append without waiting; `then` is called once the record counts."""
-        self._sent.append((self.journal.send(self.lease, record, linger=True), then))
+    def send(self, record: ScopedRecord, then: Callable[[], None] | None = None, *, followed: bool = True) -> None:
+        """Append without waiting; `then` is called once the record counts.
+
+        One that will be `followed` by another soon may wait for it, so that one commit of the log holds both.
+        """
+        self._sent.append((self.journal.send(self.lease, record, linger=followed), then))
 
     async def append(self, record: R, event_id: EventId | None = None) -> JournalEntry[R]:
         """Append, and wait until this record and everything sent before counts."""
@@ -156,6 +160,8 @@ async def run_unit(session: Session, unit: WorkUnit, known: Known) -> Fingerprin
 
 async def _run_schema(session: Session, unit: SchemaUnit, known: Known) -> tuple[UnitAction | None, Fingerprint]:
     last = known.last
+    if last is None and unit.program.transactional and not unit.is_formal:
+        return await _execute_first(session, unit)
     if last in IN_DOUBT:
         last = weigh(last, await witness_of(session.database, session.guard.scope, unit, known.tokens))
     observed = await session.database.observe()
@@ -177,6 +183,18 @@ async def _run_schema(session: Session, unit: SchemaUnit, known: Known) -> tuple
             return await _execute_schema(session, unit, observed)
 
 
+async def _execute_first(session: Session, unit: SchemaUnit) -> tuple[UnitAction, Fingerprint]:
+    """Execute what was not begun before. The look at the schema is that of the transaction itself."""
+    async with _transaction(session, unit) as transaction:
+        found = transaction.source
+        if unit.decide(None, found) is RecoveryDecision.EXECUTE_NORMALLY:
+            observed = await _execute_in(transaction, session, unit)
+            session.send(unit.record(session.lease, _COMMITTED, observed))
+            return UnitAction.EXECUTED, observed
+    await session.confirm()
+    raise _explicit(unit, None, _relation(unit, found))
+
+
 async def witness_of(database: Database, scope: Scope, unit: SchemaUnit, tokens: Sequence[EventId]) -> Witness:
     """What the target proves of a unit that is in doubt; `tokens` are the events under which it was begun."""
     if not unit.program.transactional:
@@ -190,28 +208,32 @@ async def _execute_schema(session: Session, unit: SchemaUnit, observed: Fingerpr
         session.send(unit.record(session.lease, _FORMAL))
         return UnitAction.ADVANCED, observed
     if unit.program.transactional:
-        observed = await _execute_inside(session, unit)
+        async with _transaction(session, unit) as transaction:
+            observed = await _execute_in(transaction, session, unit)
     else:
         observed = await _execute_outside(session, unit)
     session.send(unit.record(session.lease, _COMMITTED, observed))
     return UnitAction.EXECUTED, observed
 
 
-async def _execute_inside(session: Session, unit: SchemaUnit) -> Fingerprint:
-    token, program = EventId.random(), unit.program
-    begun = session.database.transaction(session.guard, session.control, enforce_references=program.enforce_references)
-    async with begun as transaction:
-        await _assert_all(transaction, unit)
-        try:
-            observed = await transaction.execute(program)
-        except JournalError as error:
-            raise located(error, unit.position.file, unit.statements) from (error.__cause__ or error)
-        if observed != unit.target:
-            raise _unexpected(unit)
-        await transaction.stamp(unit_name(unit), token)
-        session.check()
-        await session.append(unit.record(session.lease, _BEFORE), token)
-        await _commit(session, unit, transaction)
+def _transaction(session: Session, unit: SchemaUnit) -> AbstractAsyncContextManager[Transaction]:
+    enforces = unit.program.enforce_references
+    return session.database.transaction(session.guard, session.control, enforce_references=enforces)
+
+
+async def _execute_in(transaction: Transaction, session: Session, unit: SchemaUnit) -> Fingerprint:
+    token = EventId.random()
+    await _assert_all(transaction, unit)
+    try:
+        observed = await transaction.execute(unit.program)
+    except JournalError as error:
+        raise located(error, unit.position.file, unit.statements) from (error.__cause__ or error)
+    if observed != unit.target:
+        raise _unexpected(unit)
+    await transaction.stamp(unit_name(unit), token)
+    session.check()
+    await session.append(unit.record(session.lease, _BEFORE), token)
+    await _commit(session, unit, transaction)
     return observed
 
 
@@ -290,7 +312,7 @@ async def _run_backfill(session: Session, unit: BackfillUnit, known: Known) -> U
 
 
 async def _execute_backfill(session: Session, unit: BackfillUnit, cursor: BackfillCursor | None) -> None:
-    token = EventId.random()
+    token, name = EventId.random(), unit_name(unit)
     if cursor is None:
         cursor = await _begin_backfill(session, unit, token)
     else:
@@ -299,7 +321,7 @@ async def _execute_backfill(session: Session, unit: BackfillUnit, cursor: Backfi
     try:
         while not cursor.done:
             session.check()
-            cursor = await _advance_backfill(session, unit)
+            cursor = await session.database.advance_backfill(session.guard, session.control, name, unit.program)
             session.observer(BackfillAdvanced(unit.position, cursor))
             now = session.control.clock()
             if not cursor.done and now - told >= CHECKPOINT_SECONDS:
@@ -309,7 +331,10 @@ async def _execute_backfill(session: Session, unit: BackfillUnit, cursor: Backfi
         # Batches that committed stay, and the cursor with them: aborted is this attempt to come to the end.
         unclear = isinstance(error, CommitFailedError) and not error.aborted
         await session.append(unit.record(session.lease, _UNKNOWN if unclear else _ABORTED))
-        raise located(error, unit.position.file, [unit.statement]) from (error.__cause__ or error)
+        if error.code is Code.VERIFY_FAILED:
+            raise _verify_failed(unit, cursor) from error
+        statements = [unit.statement] if unit.verify is None else [unit.statement, unit.verify]
+        raise located(error, unit.position.file, statements) from (error.__cause__ or error)
     session.send(unit.record(session.lease, _COMMITTED, unit.completion(_counts(cursor))))
 
 
@@ -323,25 +348,6 @@ async def _begin_backfill(session: Session, unit: BackfillUnit, token: EventId) 
         await session.append(unit.record(session.lease, _BEFORE), token)
         await _commit(session, unit, transaction)
     return cursor
-
-
-async def _advance_backfill(session: Session, unit: BackfillUnit) -> BackfillCursor:
-    """One batch. The last one commits only together with a verification that holds."""
-    async with session.database.transaction(session.guard, session.control, enforce_references=True) as transaction:
-        cursor = await transaction.advance_backfill(unit_name(unit), unit.program)
-        if cursor.done and not await _verifies(transaction, unit):
-            raise _verify_failed(unit, cursor)
-        await transaction.commit()
-    return cursor
-
-
-async def _verifies(transaction: Transaction, unit: BackfillUnit) -> bool:
-    if unit.verify is None:
-        return True
-    try:
-        return await transaction.backfill_holds(unit_name(unit), unit.verify.text, unit.program)
-    except JournalError as error:
-        raise located(error, unit.position.file, [unit.verify]) from (error.__cause__ or error)
 
 
 def _counts(cursor: BackfillCursor) -> BackfillCounts:

@@ -324,11 +324,11 @@ class Executor:
                     seen = await run_unit(session, unit, known_)
                 index += 1
             session.check()
-            await self._conclude(session, work, seen)
+            await self._conclude(session, work, seen, is_last=number == total)
             self._position = None
         await session.settle()
 
-    async def _conclude(self, session: Session, work: Work, seen: Fingerprint | None) -> None:
+    async def _conclude(self, session: Session, work: Work, seen: Fingerprint | None, *, is_last: bool) -> None:
         observed = await self._database.observe() if seen is None else seen
         if observed != work.target:
             await session.confirm()
@@ -339,7 +339,7 @@ class Executor:
             self._finished.append(id)
             self._observer(MigrationFinished(id, direction))
 
-        session.send(work.conclude(self._lease), finish)
+        session.send(work.conclude(self._lease), finish, followed=not is_last)
 
     def _left(self, work: Work, observed: Fingerprint) -> JournalError:
         id = work.prepared.source.id

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from journal.admission import Admitted, Verdict
 from journal.errors import Code, JournalError
 from journal.events import Event, EventType, Readable
-from journal.identities import Digest, EventId, Fence, HolderId, Incarnation, LeaseId, MigrationId, Scope
+from journal.identities import Digest, EventId, Fence, HolderId, Incarnation, LeaseId, MigrationId, Place, Scope
 from journal.journal import Journal
 from journal.ports import Grant
 from journal.records import (
@@ -32,9 +32,13 @@ from journal.records import (
     RollbackPlanRecord,
     RollbackStepEventRecord,
     RolledBackRecord,
+    ScopeArrivedRecord,
+    ScopeAwaitedRecord,
     ScopeCreatedRecord,
+    ScopeMovedRecord,
+    ScopeRestoredRecord,
 )
-from journal.state import OpenPlan, ScopeState, UnitKey
+from journal.state import Move, OpenPlan, ScopeState, UnitKey
 from journal.vocabulary import IN_DOUBT, BackfillCounts, Direction, GroupEventKind, UnitKind
 
 if TYPE_CHECKING:
@@ -146,8 +150,24 @@ class LeaseView:
 
 
 @dataclass(frozen=True, slots=True)
+class MoveView:
+    """A move of the scope to another log, as the operator described it."""
+
+    place: Place
+    destination: str
+    operator: str
+    reason: str
+    fence: int
+    recorded_at: int
+
+
+@dataclass(frozen=True, slots=True)
 class ScopeView:
-    """Everything that is active in one scope, with the counts that say how it came about."""
+    """Everything that is active in one scope, with the counts that say how it came about.
+
+    `away`: the scope does not live in this log, so nobody may write here; `moved` says where it was sent, when it was
+    sent from here or its arrival is still to come.
+    """
 
     scope: Scope
     incarnation: Incarnation | None
@@ -161,6 +181,8 @@ class ScopeView:
     ledger: tuple[LedgerRow, ...]
     plan: PlanView | None
     lease: LeaseView | None
+    away: bool
+    moved: MoveView | None
 
 
 def view(state: ScopeState, grant: Grant | None = None) -> ScopeView:
@@ -178,6 +200,14 @@ def view(state: ScopeState, grant: Grant | None = None) -> ScopeView:
         ledger=active_ledger(state),
         plan=None if state.plan is None else _plan_view(state.plan),
         lease=lease_view(state, grant),
+        away=state.away,
+        moved=None if state.moved is None else _move_view(state.moved),
+    )
+
+
+def _move_view(move: Move) -> MoveView:
+    return MoveView(
+        Place(move.place), move.destination, move.operator, move.reason, fence=move.fence, recorded_at=move.recorded_at
     )
 
 
@@ -406,6 +436,14 @@ def summarise(record: Record) -> str:
             return f"{unit} {record.outcome.value}, by {record.operator}: {record.reason}"
         case PlanAbandonedRecord():
             return f"plan {record.plan_sequence}, by {record.operator}: {record.reason}"
+        case ScopeAwaitedRecord():
+            return f"this log is place {record.place}"
+        case ScopeMovedRecord():
+            return f"to {record.destination} (place {record.place}), by {record.operator}: {record.reason}"
+        case ScopeArrivedRecord():
+            return f"at place {record.place}"
+        case ScopeRestoredRecord():
+            return f"at place {record.place}, by {record.operator}: {record.reason}"
 
 
 def _backfill(record: BackfillEventRecord | BackfillCheckpointRecord) -> str:

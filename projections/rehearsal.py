@@ -8,13 +8,13 @@ touched. Assertions and backfills are compiled, not run: they speak of rows, and
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, TypeVar, assert_never
 
 from journal.errors import Code, JournalError, failure
-from journal.identities import Scope, fingerprint
+from journal.identities import Fingerprint, Scope, fingerprint
 from journal.migrations.manifest import (
     AssertionStep,
     BackfillStep,
@@ -30,6 +30,7 @@ from journal.migrations.source import (
     MigrationSource,
     SchemaSource,
     Statement,
+    StepSource,
 )
 from journal.ports import BackfillProgram, Database, Program, Shadow
 from projections.drift import Difference, differences, summary
@@ -89,9 +90,15 @@ class Rehearsal:
         """
         if not self._begins(sources):
             await self.close()
-        await self._opened()
-        for source in sources[len(self._prepared) :]:
-            self._prepared.append(await self._replay(source))
+        replay = _Replay(await self._opened())
+        try:
+            replayed = [(source, await replay.steps(source)) for source in sources[len(self._prepared) :]]
+            semantics = iter(await replay.finish())
+        except JournalError:
+            await self.close()  # the shadow has more than is known here
+            raise
+        for source, steps in replayed:
+            self._prepared.append(self._bind(source, steps, semantics))
         return tuple(self._prepared[: len(sources)])
 
     def state_after(self, prepared: Sequence[Prepared]) -> ManagedState:
@@ -160,27 +167,25 @@ class Rehearsal:
             self._origin = ManagedState(self._scope, self._declared, semantics)
         return self._shadow
 
-    async def _replay(self, source: MigrationSource) -> Prepared:
-        shadow = await self._opened()
+    def _bind(
+        self, source: MigrationSource, prepared: Sequence[PreparedStep], semantics: Iterator[Fingerprint]
+    ) -> Prepared:
+        """Bind a migration's steps together; `semantics` has what each schema step left, one after the other."""
         before = state = self.state_after(self._prepared)
         steps: list[Step] = []
-        prepared: list[PreparedStep] = []
-        for step in source.steps:
+        for step in prepared:
             match step:
                 case AssertionSource():
-                    await _located(source, [step.query], shadow.check_query(step.query.text))
                     steps.append(AssertionStep(step.digest))
-                    prepared.append(step)
-                case SchemaSource():
-                    ready = await _lower(shadow, source, step)
-                    after = await self._run(shadow, source, step, ready.forward)
-                    reverse = None if ready.reverse is None else len(ready.reverse.statements)
-                    steps.append(SchemaStep(step.digest, state, after, len(ready.forward.statements), reverse))
-                    prepared.append(ready)
+                case PreparedSchema(step_source, forward, reverse):
+                    self._declared = fingerprint(DECLARED_DOMAIN, self._declared, step_source.digest)
+                    after = ManagedState(self._scope, self._declared, next(semantics))
+                    back = None if reverse is None else len(reverse.statements)
+                    steps.append(SchemaStep(step_source.digest, state, after, len(forward.statements), back))
                     state = after
-                case BackfillSource():
-                    prepared.append(await _compile(shadow, source, step))
-                    steps.append(BackfillStep(step.fingerprint, reversible=step.reverse is not None))
+                case PreparedBackfill(step_source):
+                    reversible = step_source.reverse is not None
+                    steps.append(BackfillStep(step_source.fingerprint, reversible=reversible))
                 case _:
                     assert_never(step)
         manifest = verify_manifest(
@@ -194,10 +199,53 @@ class Rehearsal:
         )
         return Prepared(source, manifest, tuple(prepared))
 
-    async def _run(self, shadow: Shadow, source: MigrationSource, step: SchemaSource, program: Program) -> ManagedState:
-        semantics = await _located(source, step.statements, shadow.run(program))
-        self._declared = fingerprint(DECLARED_DOMAIN, self._declared, step.digest)
-        return ManagedState(self._scope, self._declared, semantics)
+
+class _Replay:
+    """Steps on their way through a shadow.
+
+    A program that was lowered waits until something has to be asked of the schema that it makes; then all that wait are
+    run in one call.
+    """
+
+    def __init__(self, shadow: Shadow) -> None:
+        self._shadow = shadow
+        self._waiting: list[tuple[MigrationSource, PreparedSchema]] = []
+        self._semantics: list[Fingerprint] = []
+
+    async def steps(self, source: MigrationSource) -> list[PreparedStep]:
+        """Prepare the steps of the next migration."""
+        try:
+            return [await self._prepare(source, step) for step in source.steps]
+        except JournalError:
+            await self.finish()  # what fails before it is told first
+            raise
+
+    async def finish(self) -> Sequence[Fingerprint]:
+        """Run what waits, and give what each schema step of all migrations left."""
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            try:
+                self._semantics += await self._shadow.run_all([step.forward for _, step in waiting])
+            except JournalError as error:
+                source, failed = waiting[error.details.pop("program", 0)]
+                raise located(error, source.path, failed.source.statements) from (error.__cause__ or error)
+        return self._semantics
+
+    async def _prepare(self, source: MigrationSource, step: StepSource) -> PreparedStep:
+        match step:
+            case SchemaSource():
+                ready = await _lower(self._shadow, source, step)
+                self._waiting.append((source, ready))
+                return ready
+            case AssertionSource():
+                await self.finish()
+                await _located(source, [step.query], self._shadow.check_query(step.query.text))
+                return step
+            case BackfillSource():
+                await self.finish()
+                return await _compile(self._shadow, source, step)
+            case _:
+                assert_never(step)
 
 
 def truncated(source: MigrationSource, count: int) -> MigrationSource:
@@ -243,7 +291,8 @@ async def _lower(shadow: Shadow, source: MigrationSource, step: SchemaSource) ->
 
 
 async def _compile(shadow: Shadow, source: MigrationSource, step: BackfillSource) -> PreparedBackfill:
-    forward = BackfillProgram(step.table, step.key, step.batch, step.statement.text)
+    verify = None if step.verify is None else step.verify.text
+    forward = BackfillProgram(step.table, step.key, step.batch, step.statement.text, verify)
     problem = await _located(source, [step.statement], shadow.key_problem(forward))
     await _located(source, [step.statement], shadow.check_backfill(forward))
     if step.verify is not None:

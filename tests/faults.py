@@ -397,6 +397,13 @@ class StoppingDatabase(Database):
             self.fuse.behind(number)
             yield StoppingTransaction(transaction, self.fuse)
 
+    async def advance_backfill(
+        self, guard: Guard, control: Control, unit: str, program: BackfillProgram
+    ) -> BackfillCursor:
+        return await self.fuse.guard(
+            "database.advance_backfill", lambda: self.inner.advance_backfill(guard, control, unit, program)
+        )
+
     async def execute_outside(self, guard: Guard, program: Program) -> None:
         await self.fuse.guard("database.execute_outside", lambda: self.inner.execute_outside(guard, program))
 
@@ -420,6 +427,10 @@ class StoppingTransaction(Transaction):
         self.inner = inner
         self.fuse = fuse
 
+    @property
+    def source(self) -> Fingerprint:
+        return self.inner.source
+
     async def holds(self, query: str) -> bool:
         return await self.fuse.guard("transaction.holds", lambda: self.inner.holds(query))
 
@@ -435,14 +446,6 @@ class StoppingTransaction(Transaction):
     async def begin_backfill(self, unit: str, token: EventId, program: BackfillProgram) -> BackfillCursor:
         return await self.fuse.guard(
             "transaction.begin_backfill", lambda: self.inner.begin_backfill(unit, token, program)
-        )
-
-    async def advance_backfill(self, unit: str, program: BackfillProgram) -> BackfillCursor:
-        return await self.fuse.guard("transaction.advance_backfill", lambda: self.inner.advance_backfill(unit, program))
-
-    async def backfill_holds(self, unit: str, query: str, program: BackfillProgram) -> bool:
-        return await self.fuse.guard(
-            "transaction.backfill_holds", lambda: self.inner.backfill_holds(unit, query, program)
         )
 
     async def commit(self) -> None:

@@ -11,7 +11,8 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from journal.identities import LeaseId, Sequence as SequenceNumber
+from journal.events import NO_LEASE, NO_PARENT
+from journal.identities import LeaseId, Place, Sequence as SequenceNumber
 from journal.migrations.manifest import VerifiedManifest, verify_rollback
 from journal.records import (
     AppliedRecord,
@@ -25,6 +26,10 @@ from journal.records import (
     Record,
     RecoveryAttestedRecord,
     RolledBackRecord,
+    ScopeArrivedRecord,
+    ScopeAwaitedRecord,
+    ScopeMovedRecord,
+    ScopeRestoredRecord,
 )
 from journal.vocabulary import BackfillCounts, Direction, GroupEventKind
 from tests.factories import (
@@ -64,6 +69,7 @@ WEIRD: Final = {
     "matched": [-1, 2**62],
     "transaction_groups": [0, -1],
 }
+_SAID: Final = {"operator": "Ada", "reason": "because"}
 
 
 class Story(Writer):
@@ -165,6 +171,25 @@ class Story(Writer):
         ]
         return makers[number // 5 % len(makers)]()
 
+    def carry(self, number: int) -> None:
+        """Say where the scope lives: mostly what may be said next, sometimes anything."""
+        moved, places = self.state.moved, [Place(bytes([index]) * 16) for index in range(3)]
+        place = places[number % 3]
+        texts = {"operator": "Ada", "reason": "because" if number % 7 else ""}
+        match number % 5:
+            case 0 | 1 if self.state.away:
+                self.write(ScopeAwaitedRecord.new(place), lease_id=NO_LEASE, fence=0, parent=NO_PARENT)
+            case 0 | 1:
+                record = altered(ScopeMovedRecord.new(self.lease, place, destination="there", **_SAID), **texts)
+                self.write(record, self.lease)
+            case 2 | 3 if moved is not None:
+                self.write(ScopeArrivedRecord.new(Place(moved.place)), lease_id=moved.lease_id, fence=moved.fence)
+            case 2:
+                self.write(ScopeArrivedRecord.new(place), self.lease)
+            case _:
+                record = altered(ScopeRestoredRecord.new(place, **_SAID), **texts)
+                self.write(record, lease_id=b"r" * 16, fence=self.state.fence + number % 3)
+
     def weird(self, number: int) -> Record:
         """A record with one value that its constructor would have refused."""
         record = self.careless(number)
@@ -179,8 +204,13 @@ class Story(Writer):
         lease, old = self.lease, self.leases[number % len(self.leases)]
         match action:
             case 0 | 1 | 2 | 3 | 4 | 5:
-                record = self.sensible()
-                self.begin_lease(1) if record is None else self.write(record, lease)
+                record = None if self.state.moved is not None else self.sensible()
+                if self.state.moved is not None:
+                    self.carry(2)
+                elif record is None:
+                    self.begin_lease(1)
+                else:
+                    self.write(record, lease)
             case 6 | 7:
                 self.write(self.careless(number), lease)
             case 8:
@@ -194,6 +224,8 @@ class Story(Writer):
             case 12:
                 behind = self.codec.read(0, self.data[number % len(self.data)])
                 self.write(self.careless(number), lease, parent=getattr(behind, "parent", None))
+            case 13:
+                self.carry(number)
             case _:
                 self.append(bytes([number % 256]) * (number % 150))
 
@@ -208,7 +240,7 @@ def _kind(kind: GroupEventKind) -> dict[str, object]:
     return {"kind": kind} | ({} if kind is GroupEventKind.COMMITTED else {"observed_target": None})
 
 
-ACTIONS: Final = 14
+ACTIONS: Final = 15
 actions = st.tuples(st.integers(0, ACTIONS - 1), st.integers(0, 999))
 plots = st.lists(actions, min_size=1, max_size=60) | st.lists(actions, min_size=30, max_size=90)
 

@@ -20,6 +20,7 @@ from journal.identities import (
     Incarnation,
     LeaseId,
     MigrationId,
+    Place,
     Scope,
     Sequence,
 )
@@ -85,6 +86,7 @@ _BY_TYPE: Final[Mapping[Any, st.SearchStrategy[Any]]] = {
     Fence: fences.map(Fence),
     Sequence: st.integers(1, 2**63 - 1).map(Sequence),
     HolderId: holders,
+    Place: bytes16.map(Place),
     Digest: bytes32.map(Digest),
     Fingerprint: bytes32.map(Fingerprint),
     Fingerprint | None: st.none() | bytes32.map(Fingerprint),

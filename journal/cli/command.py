@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from journal.cli import operate, options, output
+from journal.cli import doctor, operate, options, output
 from journal.cli.exits import Exit
 from journal.errors import Code, failure
 from journal.identities import Digest, Scope
@@ -50,7 +50,7 @@ def journal() -> None:
     """Migrate a database, and keep a history of it that can be trusted: what counts, what happened, who did it."""
 
 
-for _command in operate.COMMANDS:
+for _command in (*operate.COMMANDS, doctor.doctor):
     journal.add_command(_command)
 
 
@@ -94,7 +94,7 @@ def scopes() -> int:
         async with _opened(settings) as opened:
             names = await opened.scopes()
         if as_json:
-            output.write_json({"log": str(settings.log_file), "scopes": [{"scope": str(name)} for name in names]})
+            output.write_json({"log": str(settings.log_at), "scopes": [{"scope": str(name)} for name in names]})
         else:
             for name in names:
                 output.write_line(name)
@@ -112,7 +112,8 @@ def status(exit_code: bool) -> int:
     """Show what counts: the active ledger, the open plan with its units, the lease, and files that are not applied.
 
     With --json: {"scope", "incarnation", "authenticated", "position", "sequence", "fence", "head", "admitted", "void",
-    "ledger": [...], "plan": {...} or null, "lease": {...} or null, "pending": [...] or null, "pending_problem"}.
+    "ledger": [...], "plan": {...} or null, "lease": {...} or null, "lives_here", "moved": {...} or null,
+    "pending": [...] or null, "pending_problem"}.
     """
     settings, as_json = options.settings(), options.wants_json()
 
@@ -196,7 +197,7 @@ def leases() -> int:
         async with _opened(settings) as opened:
             known = await opened.scopes()
             if settings.scope is not None and settings.scope not in known:
-                raise failure(Code.UNKNOWN_SCOPE, f"there is no scope {settings.scope} in {settings.log_file}")
+                raise failure(Code.UNKNOWN_SCOPE, f"there is no scope {settings.scope} in {settings.log_at}")
             wanted = known if settings.scope is None else [settings.scope]
             grants = [grant for scope in wanted if (grant := await opened.lease_in_store(scope)) is not None]
         found = [(grant.scope, store_lease_view(grant)) for grant in grants]

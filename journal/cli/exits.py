@@ -49,7 +49,7 @@ _USAGE: Final = frozenset(
         Code.UNKNOWN_MIGRATION,
     }
 )
-_OPERATOR: Final = frozenset({Code.UNIT_IN_DOUBT, Code.EXPLICIT_RECOVERY})
+_OPERATOR: Final = frozenset({Code.UNIT_IN_DOUBT, Code.EXPLICIT_RECOVERY, Code.SCOPE_MOVED, Code.SCOPE_AWAITED})
 
 
 def exit_code(error: JournalError) -> Exit:

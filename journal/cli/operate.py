@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from journal.cli.project import Project
     from journal.cli.run import Claim, Task
     from journal.identities import MigrationId
+    from journal.settings import Settings
     from projections.operations import Attestation
 
 _TO: Final = click.option("--to", metavar="ID", help="Last migration that is meant: 0003_x, app/0003_x, or 0003.")
@@ -268,13 +269,43 @@ def abandon(reason: str | None, operator: str | None, **claim: Any) -> int:
 @options.claim
 @options.attestation
 @_TO
-def adopt(to: str | None, reason: str | None, operator: str | None, **claim: Any) -> int:
-    """Adopt a database that has a history: record migrations as applied that it has already. Executes nothing.
+@click.option("--prepare", is_flag=True, help="Make this log a place for a scope that lives elsewhere; print its name.")
+@click.option("--archive", metavar="FILE", help="Bring in a scope that `journal export` wrote; - is standard input.")
+@click.option("--copy", is_flag=True, help="With --archive: only to be read, nobody can write to it.")
+@click.option(
+    "--restore",
+    is_flag=True,
+    help="The scope lives in this log from now on, wherever it lived; for what is lost. If it lives on elsewhere after "
+    "all, there are two histories of one target.",
+)
+def adopt(
+    to: str | None,
+    reason: str | None,
+    operator: str | None,
+    prepare: bool,
+    archive: str | None,
+    copy: bool,
+    restore: bool,
+    **claim: Any,
+) -> int:
+    """Adopt a database that has a history; or bring in a scope whose history another log has.
 
-    Everything, or what --to needs and it; refused unless the live schema is exactly what these migrations make.
+    Without --archive, --prepare and --restore: record migrations as applied that the database has already, everything or
+    what --to needs and it. Executes nothing; refused unless the live schema is exactly what these migrations make.
 
-    With --json: {"outcome": "imported" or "up_to_date", "scope", "migrations"}.
+    A scope is carried to another log in three steps: --prepare there prints a place, `journal export --move --place`
+    where it lives moves it to that place, --archive there finishes. Each can be run again after whatever ended it. The
+    archive is verified before anything is written; it counts at the place it was moved to, and nowhere else.
+
+    With --json: {"outcome": "imported" or "up_to_date", "scope", "migrations"}; with --prepare {"outcome", "scope",
+    "place"}; with --archive or --restore {"outcome": "arrived" or "copied", "scope", "found", "written", "sequence",
+    "head", "lives_here"}.
     """
+    if prepare or archive is not None or copy or restore:
+        _check_carrying(archive, to, claim, prepare=prepare, copy=copy, restore=restore)
+        if not restore and not (reason is None and operator is None):
+            raise click.UsageError("--reason and --operator go with --restore, or with adopting a database")
+        return _carry_in(archive, _attestation(reason, operator) if restore else None, prepare=prepare, copy=copy)
     attestation = _attestation(reason, operator)
     settings, as_json = options.settings(), options.wants_json()
 
@@ -295,7 +326,107 @@ def adopt(to: str | None, reason: str | None, operator: str | None, **claim: Any
     return _run(work)
 
 
-COMMANDS: Final = (new, plan, apply, rollback, resolve, abandon, adopt)
+def _check_carrying(
+    archive: str | None, to: str | None, claim: dict[str, Any], *, prepare: bool, copy: bool, restore: bool
+) -> None:
+    """Refuse options that belong to adopting a database, and those that exclude each other."""
+    given = [f"--{name.replace('_', '-')}" for name, value in {"to": to, **claim}.items() if value is not None]
+    given += [f"--{name}" for name in ("database", "app") if name in click.get_current_context().obj]
+    if given:
+        raise click.UsageError(f"{', '.join(given)}: only for adopting a database, no lease or target is needed here")
+    if prepare and (archive is not None or copy or restore):
+        raise click.UsageError("--prepare stands alone: the archive comes when the scope was moved")
+    if copy and (archive is None or restore):
+        raise click.UsageError("--copy goes with --archive, and excludes --restore")
+
+
+def _carry_in(archive: str | None, attestation: Attestation | None, *, prepare: bool, copy: bool) -> int:
+    settings, as_json = options.settings(), options.wants_json()
+
+    async def work(_: Interrupts) -> int:
+        from journal.cli import carry  # noqa: PLC0415
+
+        if prepare:
+            return await carry.prepare(settings, as_json=as_json)
+        if archive is not None:
+            return await carry.bring(settings, archive, copy=copy, attestation=attestation, as_json=as_json)
+        assert attestation is not None
+        return await carry.restore(settings, attestation, as_json=as_json)
+
+    return _run(work)
+
+
+# --- carrying away ----------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@options.SCOPE
+@options.general
+@options.claim
+@options.attestation
+@click.argument("file")
+@click.option("--move", is_flag=True, help="Move the scope: it lives at --place afterwards, and no longer here.")
+@click.option("--place", metavar="HEX", help="Place that `journal import --prepare` printed where the scope goes.")
+@click.option("--destination", metavar="TEXT", help="Where that is, for people; it is kept in the history.")
+def export(
+    file: str,
+    move: bool,
+    place: str | None,
+    destination: str | None,
+    reason: str | None,
+    operator: str | None,
+    **claim: Any,
+) -> int:
+    """Write the whole log of a scope to FILE (- is standard output), each event with its verdict, exactly as it is.
+
+    That is a copy, for auditors and backups, made at any time without a lease. With --move the lease is taken, so a
+    writer that still runs comes to its end first or is waited for; from then on nothing counts in this log, and the scope
+    goes on where the archive is imported with `journal import --archive`: at --place, and nowhere else. Run again, the
+    same command writes the archive again.
+
+    With --json: {"outcome": "copied", "moved" or "moved_before", "scope", "file", "events", "counting", "sequence",
+    "head", "place", "destination"}.
+    """
+    texts = {"place": place, "destination": destination, "reason": reason, "operator": operator, **claim}
+    given = [f"--{name.replace('_', '-')}" for name, value in texts.items() if value is not None]
+    settings, as_json = options.settings(), options.wants_json()
+    if file == "-" and as_json:
+        raise click.UsageError("with - stdout is the archive: leave --json out")
+    if not move:
+        if given:
+            raise click.UsageError(f"{', '.join(given)}: only with --move")
+        return _run(lambda _: _export(settings, file, as_json=as_json))
+    if place is None or destination is None:
+        raise click.UsageError(
+            "--move needs --place and --destination: `journal import --prepare` there prints the place"
+        )
+    return _move(file, place, destination, _attestation(reason, operator), claim)
+
+
+async def _export(settings: Settings, file: str, *, as_json: bool) -> int:
+    from journal.cli import carry  # noqa: PLC0415
+
+    return await carry.export(settings, file, as_json=as_json)
+
+
+def _move(file: str, place: str, destination: str, attestation: Attestation, claim: dict[str, Any]) -> int:
+    from journal.identities import Place  # noqa: PLC0415
+
+    target, settings, as_json = Place.parse(place), options.settings(), options.wants_json()
+
+    async def work(interrupts: Interrupts) -> int:
+        from journal.cli import carry  # noqa: PLC0415
+        from journal.cli.project import Project, state_of  # noqa: PLC0415
+        from journal.migrations.files import Folder  # noqa: PLC0415
+
+        project = Project(settings, *await state_of(settings), Folder((), ()))
+        task = _task(project, interrupts, claim, as_json=as_json)
+        return await carry.move(task, file, carry.Departure(target, destination, attestation))
+
+    return _run(work)
+
+
+COMMANDS: Final = (new, plan, apply, rollback, resolve, abandon, adopt, export)
 
 
 # --- what the options mean --------------------------------------------------------------------------------------------

@@ -48,8 +48,31 @@ _GENERAL: Final = (
         help="Folder of the migrations; journal.toml and, by default, journal.db lie beside it, in its parent folder. "
         "By default migrations, so these are in the current folder. [JOURNAL_DIR]",
     ),
-    _option("--log", metavar="URL", help="Log, as sqlite:///file; by default journal.db. [JOURNAL_LOG]"),
-    _option("--leases", metavar="URL", help="Lease store; by default in the log's file. [JOURNAL_LEASES]"),
+    _option(
+        "--log",
+        metavar="URL",
+        help="Log, as sqlite:///file or kafka://[user@]host:port,host:port?prefix=...&replication=...; by default "
+        "journal.db. Other parameters: tls=true, ca_file, certificate_file, private_key_file, mechanism, timeout. "
+        "[JOURNAL_LOG]",
+    ),
+    _option(
+        "--leases",
+        metavar="URL",
+        help="Lease store, as sqlite:///file, redis://[user@]host:port/db?prefix=... or rediss://; by default in the "
+        "log's file. Other parameters: ca_file, timeout. [JOURNAL_LEASES]",
+    ),
+    _option(
+        "--log-password-file",
+        type=click.Path(path_type=Path),
+        help="File with the password of the user that --log names. The password itself: only by JOURNAL_LOG_PASSWORD. "
+        "[JOURNAL_LOG_PASSWORD_FILE]",
+    ),
+    _option(
+        "--leases-password-file",
+        type=click.Path(path_type=Path),
+        help="File with the password for the lease store. The password itself: only by JOURNAL_LEASES_PASSWORD. "
+        "[JOURNAL_LEASES_PASSWORD_FILE]",
+    ),
     _option(
         "--key-file",
         type=click.Path(path_type=Path),

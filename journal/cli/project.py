@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from journal.addresses import FileAddress
 from journal.admission import ScopeState
 from journal.cli.operate_views import write_note
 from journal.errors import Code, InvalidContractError, JournalError, failure
 from journal.identities import MigrationId, Scope
 from journal.state import empty_state
+from journal.whereabouts import check_here
 from projections.ledger import ledger_of
 
 if TYPE_CHECKING:
@@ -70,7 +72,7 @@ class Project:
 
 
 async def look(settings: Settings, *, needs_database: bool = True, needs_files: bool = True) -> Project:
-    """Read the files and what counts.
+    """Read the files and what counts; refuses a scope that does not live in this log.
 
     `needs_database`: refuse settings that name no usable target. Without `needs_files` files that cannot be read are
     none; for commands that work without them, and say more with them.
@@ -87,6 +89,7 @@ async def look(settings: Settings, *, needs_database: bool = True, needs_files: 
         write_note(f"journal: going on without the files of the migrations: {_in_one_line(error)}")
         folder = Folder((), ())
     scope, state = await state_of(settings)
+    check_here(state)
     return Project(settings, scope, state, folder)
 
 
@@ -132,8 +135,9 @@ def _in_one_line(error: JournalError) -> str:
 
 
 def _has_log(settings: Settings) -> bool:
-    """Whether there is anything at its path; what it is says whoever opens it."""
-    return os.path.lexists(settings.log_file)
+    """Whether there may be a log; what it is says whoever opens it."""
+    address = settings.log_at
+    return not isinstance(address, FileAddress) or os.path.lexists(address.path)
 
 
 def named_scope(scopes: Sequence[Scope], settings: Settings) -> Scope | None:
@@ -150,7 +154,7 @@ async def only_scope(opened: Journal, settings: Settings) -> Scope:
     """The scope that a command which only reads is about. Raises `journal_unknown_scope` when there is none."""
     scope = named_scope([] if settings.scope else await opened.scopes(), settings)
     if scope is None:
-        raise failure(Code.UNKNOWN_SCOPE, f"there is no scope in {settings.log_file} yet", log=str(settings.log_file))
+        raise failure(Code.UNKNOWN_SCOPE, f"there is no scope in {settings.log_at} yet", log=str(settings.log_at))
     return scope
 
 

@@ -9,7 +9,7 @@ from journal.cli.output import NONE, align, duration, instant, printable, write_
 from journal.errors import Code
 from journal.explanations import EXPLANATIONS
 from journal.identities import Scope
-from projections.ledger import LeaseView, PlanView, ScopeView, TimelineRow, UnitRow, describe_counts
+from projections.ledger import LeaseView, MoveView, PlanView, ScopeView, TimelineRow, UnitRow, describe_counts
 
 if TYPE_CHECKING:
     from projections.audit import Finding, Verification
@@ -42,6 +42,19 @@ def status_document(view: ScopeView, now: float) -> dict[str, Any]:
         ],
         "plan": None if view.plan is None else _plan_document(view.plan),
         "lease": None if view.lease is None else _lease_document(view.lease, now),
+        "lives_here": not view.away,
+        "moved": None if view.moved is None else _move_document(view.moved),
+    }
+
+
+def _move_document(move: MoveView) -> dict[str, Any]:
+    return {
+        "place": move.place,
+        "destination": move.destination,
+        "operator": move.operator,
+        "reason": move.reason,
+        "fence": move.fence,
+        "recorded_at": instant(move.recorded_at),
     }
 
 
@@ -110,6 +123,8 @@ def write_status(view: ScopeView, now: float) -> None:
     )
     for name, value in facts:
         write_line(f"  {name:<9} {value}")
+    if view.away:
+        write_line(f"  {'lives':<9} {_whereabouts_text(view.moved)}", style="yellow")
     if view.plan is not None:
         write_line()
         _write_plan(view.plan)
@@ -133,6 +148,15 @@ def _lease_text(lease: LeaseView | None, now: float) -> str:
         return f"{who}, expired: the scope can be taken"
     note = "" if lease.in_log else " (not yet in the log)"
     return f"{who}, for another {duration(remaining)} unless renewed{note}"
+
+
+def _whereabouts_text(moved: MoveView | None) -> str:
+    if moved is None:
+        return "elsewhere: this is a copy, nobody writes to it"
+    return printable(
+        f"elsewhere: moved to {moved.destination} at {_seconds(moved.recorded_at)} by {moved.operator}: {moved.reason}; "
+        "nothing that is written here counts"
+    )
 
 
 def _plan_text(plan: PlanView | None) -> str:

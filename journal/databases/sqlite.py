@@ -13,13 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from journal.control import Control
-from journal.databases import sqlite_backfill as backfill, sqlite_bookkeeping as bookkeeping
+from journal.databases import (
+    sqlite_backfill as backfill,
+    sqlite_bookkeeping as bookkeeping,
+    sqlite_examination as examination,
+)
 from journal.databases.sqlite_connect import TargetFile
 from journal.databases.sqlite_names import quoted
 from journal.databases.sqlite_outside import Outside
@@ -27,9 +31,9 @@ from journal.databases.sqlite_schema import BUCKET_DOMAIN, OBJECT_DOMAIN, SCHEMA
 from journal.databases.sqlite_session import Session, SessionThread
 from journal.databases.sqlite_shadow import SQLiteShadow
 from journal.databases.sqlite_transaction import GIVE_UP_SECONDS, PAUSE_SECONDS, SQLiteTransaction
-from journal.errors import Code, UnavailableError, failure
+from journal.errors import Code, JournalError, UnavailableError, failure
 from journal.identities import EventId, Fingerprint, Scope, fingerprint
-from journal.ports import BackfillCursor, BackfillProgram, Guard, Program, Shadow
+from journal.ports import BackfillCursor, BackfillProgram, Finding, Guard, Level, Program, Shadow
 
 T = TypeVar("T")
 
@@ -38,6 +42,7 @@ _SEMANTICS: Final = fingerprint(
     *(domain.encode() for domain in (SCHEMA_DOMAIN, BUCKET_DOMAIN, OBJECT_DOMAIN)),
 )
 _LOWERING: Final = fingerprint("fenced-journal 2026-12 sqlite lowering profile v1")
+_UNBOUND: Final = Control()
 _HAS_TABLE: Final = "SELECT 1 FROM main.sqlite_master WHERE type IN ('table', 'view') AND name = ? COLLATE NOCASE"
 
 
@@ -110,15 +115,25 @@ class SQLiteDatabase:
             finally:
                 await transaction.leave()
 
+    async def advance_backfill(
+        self, guard: Guard, control: Control, unit: str, program: BackfillProgram
+    ) -> BackfillCursor:
+        """See `Database.advance_backfill`."""
+        async with self._turn(control):
+            transaction = SQLiteTransaction(self._thread, guard, control, enforces=True)
+            try:
+                return await self._patiently(control, lambda: transaction.run_batch(unit, program))
+            finally:
+                await transaction.leave()
+
     async def execute_outside(self, guard: Guard, program: Program) -> None:
         """See `Database.execute_outside`."""
-        control = Control()
         outside = Outside(self._thread, guard, program)
-        async with self._turn(control):
-            await self._patiently(control, outside.begin)
+        async with self._turn(_UNBOUND):
+            await self._patiently(_UNBOUND, outside.begin)
             try:
                 for _ in program.statements:
-                    await self._patiently(control, outside.run_next)
+                    await self._patiently(_UNBOUND, outside.run_next)
             except UnavailableError as error:
                 raise outside.failed(error) from error
             await outside.check_settings()
@@ -131,6 +146,19 @@ class SQLiteDatabase:
         """See `Database.rows_problem`."""
         return await self._read(lambda session: backfill.rows_problem(session.connection, program))
 
+    async def raised(self, scope: Scope) -> Guard | None:
+        """On whose behalf the fence of a scope was raised last; None when it never was."""
+        return await self._read(lambda session: examination.raised(session.connection, scope))
+
+    async def examine(self, scopes: Sequence[Scope]) -> AsyncGenerator[Finding, None]:  # noqa: ARG002  (it has no part)
+        """See `Examined.examine`."""
+        try:
+            findings = await self._read(examination.findings)
+        except JournalError as error:
+            findings = [Finding("target", Level.PROBLEM, error.message, "see the message")]
+        for finding in findings:
+            yield finding
+
     async def shadow(self) -> Shadow:
         """See `Database.shadow`."""
         return SQLiteShadow()
@@ -140,9 +168,8 @@ class SQLiteDatabase:
         await self._thread.close()
 
     async def _read(self, work: Callable[[Session], T]) -> T:
-        control = Control()
-        async with self._turn(control):
-            return await self._patiently(control, lambda: self._thread.call(work))
+        async with self._turn(_UNBOUND):
+            return await self._patiently(_UNBOUND, lambda: self._thread.call(work))
 
     @asynccontextmanager
     async def _turn(self, control: Control) -> AsyncGenerator[None]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from journal.databases import sqlite_bookkeeping as bookkeeping
@@ -66,7 +67,7 @@ def _cursor(row: tuple[Any, ...]) -> BackfillCursor:
 
 def begin(connection: sqlite3.Connection, place: Place, token: EventId, program: BackfillProgram) -> BackfillCursor:
     """Put a new cursor before the first key. Raises as `Transaction.begin_backfill`."""
-    table = _Table(program)
+    table = _table(program.table, program.key)
     rows = table.rows(connection)
     after: tuple[Value, ...] = (None,) * len(program.key)
     last = after
@@ -89,11 +90,11 @@ def begin(connection: sqlite3.Connection, place: Place, token: EventId, program:
 
 
 def advance(connection: sqlite3.Connection, place: Place, program: BackfillProgram) -> BackfillCursor:
-    """Run the next batch. Raises as `Transaction.advance_backfill`."""
+    """Run the next batch. Raises as `Database.advance_backfill`."""
     cursor, after, last = _state(connection, place, program)
     if cursor.done:
         return cursor
-    table = _Table(program)
+    table = _table(program.table, program.key)
     found = table.skip(connection, after, last, program.batch) if cursor.rows else None
     if found is not None:
         matched, upto = program.batch, found
@@ -177,13 +178,13 @@ def _bound(prefix: str, program: BackfillProgram, values: Iterable[Value]) -> Pa
 class _Table:
     """The queries over one table in key order."""
 
-    def __init__(self, program: BackfillProgram) -> None:
-        columns = [f"t.{quoted(column)}" for column in program.key]
+    def __init__(self, table: str, key: Sequence[str]) -> None:
+        columns = [f"t.{quoted(column)}" for column in key]
         self._key = ", ".join(columns)
         self._descending = ", ".join(f"{column} DESC" for column in columns)
         marks = ", ".join("?" * len(columns))
-        self._range = f"({self._key}) > ({marks}) AND ({self._key}) <= ({marks})"
-        self._name = f"main.{quoted(program.table)}"
+        self._above, self._up_to = f"({self._key}) > ({marks})", f"({self._key}) <= ({marks})"
+        self._name = f"main.{quoted(table)}"
 
     def rows(self, connection: sqlite3.Connection) -> int:
         """How many rows there are."""
@@ -200,13 +201,20 @@ class _Table:
     def skip(
         self, connection: sqlite3.Connection, after: tuple[Value, ...], last: tuple[Value, ...], rows: int
     ) -> tuple[Value, ...] | None:
-        """The key of the row that is the `rows`-th in the range; None when there are fewer."""
-        rest = f"WHERE {self._range} ORDER BY {self._key} LIMIT 1 OFFSET ?"
-        return self._one(connection, rest, *after, *last, rows - 1)
+        """The key of the row that is the `rows`-th in the range; None when there are fewer.
+
+        It is asked only of that row whether it is in the range: to compare all before it takes as long as to reach it.
+        """
+        query = (
+            f"SELECT {self._key}, {self._up_to} FROM {self._name} AS t"  # noqa: S608  (quoted names)
+            f" WHERE {self._above} ORDER BY {self._key} LIMIT 1 OFFSET ?"
+        )
+        *key, is_within = connection.execute(query, (*last, *after, rows - 1)).fetchone() or (0,)
+        return tuple(key) if is_within else None
 
     def count(self, connection: sqlite3.Connection, after: tuple[Value, ...], last: tuple[Value, ...]) -> int:
         """How many rows the range has."""
-        query = f"SELECT count(*) FROM {self._name} AS t WHERE {self._range}"  # noqa: S608  (quoted names)
+        query = f"SELECT count(*) FROM {self._name} AS t WHERE {self._above} AND {self._up_to}"  # noqa: S608
         return int(connection.execute(query, (*after, *last)).fetchone()[0])
 
     def _one(self, connection: sqlite3.Connection, rest: str, *parameters: Value) -> tuple[Value, ...] | None:
@@ -215,11 +223,17 @@ class _Table:
         return row
 
 
+@lru_cache(maxsize=8)
+def _table(table: str, key: tuple[str, ...]) -> _Table:
+    """Made once for all batches."""
+    return _Table(table, key)
+
+
 def rows_problem(connection: sqlite3.Connection, program: BackfillProgram) -> str | None:
     """See `Database.rows_problem`."""
     try:
         _check_nulls(connection, program)
-        _below(connection, program, _Table(program).first(connection))
+        _below(connection, program, _table(program.table, program.key).first(connection))
     except JournalError as error:
         return error.message
     except sqlite3.OperationalError as error:

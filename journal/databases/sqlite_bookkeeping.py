@@ -63,7 +63,7 @@ def is_there(connection: sqlite3.Connection) -> bool:
 def raise_fence(connection: sqlite3.Connection, guard: Guard, *, floor: int, adopt: bool) -> None:
     """Raise the fence of a scope, in the transaction that is open. Raises as `Database.raise_fence`."""
     make(connection)
-    known = _fence(connection, guard.scope)
+    known = raised_fence(connection, guard.scope)
     if known is None and floor and not adopt:
         raise _older(guard, None, floor)
     if known is not None:
@@ -91,7 +91,7 @@ def _forget(connection: sqlite3.Connection, scope: Scope) -> None:
 
 def check_fence(connection: sqlite3.Connection, guard: Guard) -> None:
     """Refuse a transaction whose fence is not the one that was raised last. Raises as `Database.raise_fence`."""
-    known = _fence(connection, guard.scope) if is_there(connection) else None
+    known = raised_fence(connection, guard.scope) if is_there(connection) else None
     if known is None:
         raise failure(
             Code.TARGET_FENCED,
@@ -106,7 +106,8 @@ def check_fence(connection: sqlite3.Connection, guard: Guard) -> None:
         raise _fenced(guard, fence)
 
 
-def _fence(connection: sqlite3.Connection, scope: Scope) -> tuple[Incarnation, Fence] | None:
+def raised_fence(connection: sqlite3.Connection, scope: Scope) -> tuple[Incarnation, Fence] | None:
+    """Whose fence was raised last, and which; None when none was."""
     row = connection.execute("SELECT incarnation, fence FROM _journal_fences WHERE scope = ?", (str(scope),)).fetchone()
     return None if row is None else (Incarnation(row[0]), Fence(row[1]))
 

@@ -53,6 +53,10 @@ class SQLiteShadow:
         """See `Shadow.run`."""
         return await self._thread.call(lambda session: _run(session, program))
 
+    async def run_all(self, programs: Sequence[Program]) -> Sequence[Fingerprint]:
+        """See `Shadow.run_all`."""
+        return await self._thread.call(lambda session: _run_all(session, programs))
+
     async def observe(self) -> Fingerprint:
         """See `Shadow.observe`."""
         return await self._thread.call(lambda session: session.observe().fingerprint)
@@ -83,6 +87,22 @@ def _open(_: bool) -> Session:
     connection.execute("PRAGMA legacy_alter_table = OFF")
     bookkeeping.make(connection)  # so that statements on these tables are known for what they are
     return Session(connection, _WHERE)
+
+
+def _run_all(session: Session, programs: Sequence[Program]) -> list[Fingerprint]:
+    found: list[Fingerprint] = []
+    for program in programs:
+        try:
+            found.append(_run(session, program))
+        except DRIVER_ERRORS as raised:
+            raise _of_program(translate(raised, session.where), len(found)) from raised
+        except JournalError as error:
+            raise _of_program(error, len(found)) from (error.__cause__ or error)
+    return found
+
+
+def _of_program(error: JournalError, number: int) -> JournalError:
+    return failure(error.code, error.message, **error.details, program=number)
 
 
 def _run(session: Session, program: Program) -> Fingerprint:

@@ -33,16 +33,31 @@ class SQLiteTransaction:
         self._enforces = enforces
         self._stamps: dict[str, EventId] = {}
         self._dangling: Counter[Violation] | None = None  # before the first statement that can break a reference
+        self._source: Fingerprint | None = None
         self._is_over = False
 
     async def begin(self) -> None:
-        """Take the write lock and check the fence. Raises as `Database.transaction`, `journal_target_busy` at once."""
-        await self._thread.call(self._begin)
+        """Take the write lock, check the fence and look at the schema, in one way to the thread and back.
+
+        Raises as `Database.transaction`, `journal_target_busy` at once.
+        """
+
+        def work(session: Session) -> Fingerprint:
+            self._begin(session)
+            return session.atomically(lambda held: held.observe().fingerprint)
+
+        self._source = await self._thread.call(work)
 
     def _begin(self, session: Session) -> None:
         session.enforce_references(self._enforces)
         session.begin()
         session.atomically(lambda held: bookkeeping.check_fence(held.connection, self._guard))
+
+    @property
+    def source(self) -> Fingerprint:
+        """See `Transaction.source`."""
+        assert self._source is not None
+        return self._source
 
     async def leave(self) -> None:
         """Roll back what was not committed."""
@@ -84,22 +99,31 @@ class SQLiteTransaction:
         place = backfill.Place(self._guard.scope, unit)
         return await self._do(lambda session: backfill.begin(session.connection, place, token, program))
 
-    async def advance_backfill(self, unit: str, program: BackfillProgram) -> BackfillCursor:
-        """See `Transaction.advance_backfill`."""
-        place = backfill.Place(self._guard.scope, unit)
-        return await self._do(lambda session: backfill.advance(session.connection, place, program))
+    async def run_batch(self, unit: str, program: BackfillProgram) -> BackfillCursor:
+        """Begin, run one batch of a backfill and commit, in one way to the thread and back.
 
-    async def backfill_holds(self, unit: str, query: str, program: BackfillProgram) -> bool:
-        """See `Transaction.backfill_holds`."""
+        Whoever is cancelled interrupts it, even the commit: that is then done, or it is not and is rolled back.
+        """
         place = backfill.Place(self._guard.scope, unit)
-        return await self._do(
-            lambda session: holds(session, query, backfill.last_key(session.connection, place, program))
-        )
+
+        def work(session: Session) -> tuple[BackfillCursor, bool]:
+            self._begin(session)
+            return session.atomically(lambda held: (_advance(held, place, program), self._commit(held)))
+
+        cursor, is_committed = await self._thread.call(work)
+        if not is_committed:
+            await self._commit_behind_readers()
+        self._is_over = True
+        return cursor
 
     async def commit(self) -> None:
         """See `Transaction.commit`. Waits for readers, which keep a commit from a database that is not in WAL mode."""
         if self._dangling is not None:
             await self._do(self._check_references)
+        await self._commit_behind_readers()
+        self._is_over = True
+
+    async def _commit_behind_readers(self) -> None:
         give_up = self._control.clock() + GIVE_UP_SECONDS
         while not await self._do(self._commit, interruptible=False):
             try:
@@ -110,7 +134,6 @@ class SQLiteTransaction:
             if self._control.deadline is None and self._control.clock() >= give_up:
                 await self.leave()
                 raise _not_committed(f"other processes were reading for {GIVE_UP_SECONDS:.0f} s")
-        self._is_over = True
 
     def _check_references(self, session: Session) -> None:
         if found := violations(session.connection) - (self._dangling or Counter()):
@@ -156,6 +179,27 @@ def execute(session: Session, statement: str, number: int) -> None:
             pass
     except DRIVER_ERRORS as error:
         raise translate(error, session.where, statement=number) from error
+
+
+def _advance(session: Session, place: backfill.Place, program: BackfillProgram) -> BackfillCursor:
+    cursor = backfill.advance(session.connection, place, program)
+    if cursor.done and program.verify is not None:
+        _verify(session, place, program, program.verify)
+    return cursor
+
+
+def _verify(session: Session, place: backfill.Place, program: BackfillProgram, query: str) -> None:
+    last = backfill.last_key(session.connection, place, program)
+    try:
+        verified = holds(session, query, last)
+    except DRIVER_ERRORS as error:
+        raise translate(error, session.where, statement=2) from error
+    if not verified:
+        raise failure(
+            Code.VERIFY_FAILED,
+            f"{session.where}: all rows were gone through, but the verification does not hold; the last batch was "
+            "rolled back",
+        )
 
 
 def holds(session: Session, query: str, parameters: backfill.Parameters) -> bool:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 from journal.errors import JournalError, LeaseContendedError
 from journal.identities import Fence, HolderId, LeaseId, Scope
-from journal.ports import Grant
+from journal.ports import Finding, Grant, Level
+from journal.sqlite_examination import place, unusable
 from journal.sqlite_file import SQLiteThread, damaged, transaction
 
 _MICROS = 1_000_000
+_LONGEST_SECONDS = 31 * 86_400  # over what any lease can last
 _SELECT = "SELECT fence, lease_id, holder, expires_at_micros, released FROM leases WHERE scope = ?"
 _UPSERT = """
 INSERT INTO leases (scope, fence, lease_id, holder, expires_at_micros, released) VALUES (?, ?, ?, ?, ?, 0)
@@ -105,6 +107,28 @@ class SQLiteLeases:
             return Grant(scope, HolderId(holder), Fence(fence), LeaseId(lease_id), expires / _MICROS)
         except JournalError as error:
             raise damaged(self._thread.path, f"it has an impossible lease: {error.message}") from error
+
+    async def examine(self, scopes: Sequence[Scope]) -> AsyncGenerator[Finding, None]:
+        """See `Examined.examine`."""
+        path = self._thread.path
+        try:
+            for finding in await self._thread.call(lambda _: list(place("lease store", path))):
+                yield finding
+            for scope in scopes:
+                yield self._held(scope, await self.inspect(scope))
+        except JournalError as error:
+            yield unusable("lease store", error)
+
+    def _held(self, scope: Scope, grant: Grant | None) -> Finding:
+        check = f"lease of {scope}"
+        if grant is None:
+            return Finding(check, Level.GOOD, "free")
+        until = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(grant.expires_at))
+        who = f"held by {grant.holder} under fence {grant.fence} until {until} UTC"
+        if grant.expires_at - self._clock() > _LONGEST_SECONDS:
+            remedy = "see whether this machine's clock was set back, and correct it"
+            return Finding(check, Level.WARNING, f"{who}, longer than any lease lasts", remedy)
+        return Finding(check, Level.GOOD, who)
 
     async def close(self) -> None:
         """See `Leases.close`."""

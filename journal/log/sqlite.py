@@ -27,7 +27,8 @@ from typing import Any, Final, cast
 
 from journal.errors import Code, JournalError, OutcomeUnknownError, failure
 from journal.identities import Position, Scope
-from journal.ports import Outgoing, StoredEvent
+from journal.ports import Finding, Outgoing, StoredEvent
+from journal.sqlite_examination import durability, integrity, place, unusable
 from journal.sqlite_file import SQLiteThread, damaged, deliver, transaction, translate
 
 _SHIFT: Final = 40  # see the schema in sqlite_file: key = scope number * 2^40 + position
@@ -116,6 +117,18 @@ class SQLiteLog:
         """See `Log.end`."""
         base, last = await self._writer.call(lambda connection: _extent(connection, scope))
         return None if last < base else Position(last - base)
+
+    async def examine(self, scopes: Sequence[Scope]) -> AsyncGenerator[Finding, None]:  # noqa: ARG002  (one file for all)
+        """See `Examined.examine`."""
+        path = self._reader.path
+        try:
+            findings = await self._reader.call(
+                lambda c: [*place("log", path), durability("log", c), integrity("log", c)]
+            )
+        except JournalError as error:
+            findings = [unusable("log", error)]
+        for finding in findings:
+            yield finding
 
     async def close(self) -> None:
         """See `Log.close`."""

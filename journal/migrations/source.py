@@ -50,7 +50,7 @@ class AssertionSource:
         return digest(ASSERTION_DOMAIN, self.query.text.encode())
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SchemaSource:
     """Statements that change the schema, and their reverse (None: there is none, so it cannot be rolled back).
 
@@ -62,7 +62,7 @@ class SchemaSource:
     transactional: bool
     line: int
 
-    @property
+    @cached_property
     def digest(self) -> Digest:
         """Identity of both directions and of how they are executed."""
         return digest(

@@ -96,8 +96,8 @@ def test_a_usage_error_is_a_document_with_json(journal: Journal) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--log", "kafka://host:9092"), "log: kafka:// is not in this version yet"),
-        (("--leases", "redis://host"), "leases: redis:// is not in this version yet"),
+        (("--log", "redis://host:6379"), "log: must be sqlite:///file"),
+        (("--leases", "kafka://host"), "leases: must be sqlite:///file"),
         (("--scope", "-x"), "scope '-x' must be"),
         (("--max-event-bytes", "7"), "max_event_bytes: "),
     ],

@@ -14,22 +14,35 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from journal.addresses import (
+    DEFAULT_REPLICATION,
+    KAFKA_PARAMETERS,
+    KAFKA_TIMEOUT,
+    MECHANISMS,
+    REDIS_PARAMETERS,
+    REDIS_TIMEOUT,
+)
 from journal.cli.exits import Exit
 from journal.databases.sqlite import SQLiteDatabase
 from journal.errors import Code, InvalidContractError, UnavailableError
 from journal.identities import HolderId, Scope
+from journal.leases.redis import EXAMINER_RIGHTS, RIGHTS
 from journal.migrations.directives import DEFAULT_BATCH, MAX_BATCH, WORDS, read_contents
 from journal.migrations.files import MAX_STEM
 from journal.migrations.source import BackfillSource, SchemaSource
 from journal.ports import BackfillProgram, Shadow
 from journal.settings import known_keys
 from tests.acceptance.commands import DEADLINE, Journal, environment
+from tests.acceptance.test_cluster_command import KAFKA_RIGHTS, REDIS_RIGHTS
 from tests.conftest import OpenJournal
 from tests.factories import SCOPE, chain_of, plan_record
+
+if TYPE_CHECKING:
+    from tests.services import KafkaService, RedisService
 
 ROOT: Final = Path(__file__).parents[2]
 TEXT: Final = (ROOT / "README.md").read_text("utf-8")
@@ -90,6 +103,33 @@ def normalised(lines: tuple[str, ...]) -> list[str]:
     return text.splitlines()
 
 
+@dataclass(frozen=True)
+class Services:
+    """The services that the README names by their usual addresses, where the tests have them."""
+
+    shown: tuple[str, ...]
+    real: tuple[str, ...]
+
+    def real_of(self, text: str) -> str:
+        return self._replaced(text, self.shown, self.real)
+
+    def shown_of(self, text: str) -> str:
+        return self._replaced(text, self.real, self.shown)
+
+    @staticmethod
+    def _replaced(text: str, these: tuple[str, ...], those: tuple[str, ...]) -> str:
+        for this, that in zip(these, those, strict=True):
+            text = text.replace(this, that)
+        return text
+
+
+@pytest.fixture
+def services(kafka: KafkaService, redis_server: RedisService, fresh_prefix: str) -> Services:
+    shown = ("localhost:9092", "redis://localhost:6379", "prefix=demo", "topic demo.")
+    real = (",".join(kafka.servers), redis_server.url, f"prefix={fresh_prefix}", f"topic {fresh_prefix}.")
+    return Services(shown, real)
+
+
 def outcome(command: str, folder: Path) -> tuple[str, ...]:
     """What the command prints, with the word of a shell when it is killed."""
     result = subprocess.run(
@@ -109,14 +149,15 @@ def outcome(command: str, folder: Path) -> tuple[str, ...]:
 # --- examples ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_example_gives_the_output_that_is_shown(tmp_path: Path) -> None:
+def test_every_example_gives_the_output_that_is_shown(tmp_path: Path, services: Services) -> None:
     shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("*.db*"))
     folder, shown = tmp_path, commands_shown()
     for each in shown:
         if each.command.startswith("cd "):
             folder /= each.command.removeprefix("cd ")
         else:
-            assert normalised(outcome(each.command, folder)) == normalised(each.output), each.command
+            printed = tuple(map(services.shown_of, outcome(services.real_of(each.command), folder)))
+            assert normalised(printed) == normalised(each.output), each.command
     assert [each.output[-1:] for each in shown].count(("Killed",)) == 1
 
 
@@ -345,8 +386,34 @@ def test_the_settings_are_all_there_with_their_flags_and_variables(journal: Jour
         variables += quoted(variable)
     assert sorted(keys) == sorted(known_keys())
     assert variables == [f"JOURNAL_{key.upper()}" for key in keys]
-    assert settings_flags() == {f"--{key.replace('_', '-')}" for key in keys if key not in ("key", "previous_key")}
+    assert settings_flags() == {f"--{key.replace('_', '-')}" for key in keys if f"{key}_file" not in keys}
     assert settings_flags() <= options_of(journal, "plan")
+
+
+# --- the cluster ------------------------------------------------------------------------------------------------------
+
+
+def test_the_parameters_of_a_cluster_are_all_named() -> None:
+    (kafka,) = re.findall(r"^\* (`kafka://.*?)^\* ", section("Cluster"), re.MULTILINE | re.DOTALL)
+    (redis,) = re.findall(r"^\* (`redis://.*?)^\* ", section("Cluster"), re.MULTILINE | re.DOTALL)
+    named = {words.partition("=")[0] for words in quoted(kafka)}
+    assert set(KAFKA_PARAMETERS) == {words for words in named if re.fullmatch("[a-z_]+", words)}
+    assert set(MECHANISMS) <= named
+    assert set(REDIS_PARAMETERS) == {words for words in quoted(redis) if re.fullmatch("[a-z_]+", words)} - {"leases"}
+    assert f"`replication` ({DEFAULT_REPLICATION})" in kafka
+    assert f"`timeout` ({KAFKA_TIMEOUT.seconds} seconds)" in kafka
+    assert f"`timeout` ({REDIS_TIMEOUT.seconds} seconds)" in redis
+
+
+def test_the_least_rights_are_those_that_are_tested_and_that_the_adapter_names() -> None:
+    table = {who.split()[0].strip("`,"): (kafka, quoted(redis)) for who, kafka, redis in rows("Cluster")}
+    on_kafka = {who: tuple(kafka.split(", ")) for who, (kafka, _) in table.items()}
+    on_redis = {who: tuple(redis) for who, (_, redis) in table.items()}
+    assert {who: on_kafka[who] for who in KAFKA_RIGHTS} == KAFKA_RIGHTS
+    assert {who: on_redis[who] for who in REDIS_RIGHTS} == REDIS_RIGHTS
+    assert set(table) - set(KAFKA_RIGHTS) == {"doctor"}
+    assert set(on_redis["writer"]) == set(RIGHTS)
+    assert {right.replace(" ", "|") for right in on_redis["doctor"]} == set(EXAMINER_RIGHTS) - set(RIGHTS)
 
 
 # --- the file ---------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from journal.lease import Lease
 from journal.leases.sqlite import SQLiteLeases
 from journal.log.sqlite import SQLiteLog
 from journal.migrations.manifest import BackfillStep, SchemaStep, VerifiedManifest, verify_manifest, verify_rollback
-from journal.ports import Outgoing
+from journal.ports import Log, Outgoing
 from journal.records import (
     AppliedRecord,
     BackfillCheckpointRecord,
@@ -211,7 +211,7 @@ class Scene:
     """A scope on disk with a lease, and one chain of migrations that is applied and rolled back in turn."""
 
     journal: Journal
-    log: SQLiteLog
+    log: Log
     lease: Lease
     manifests: Sequence[VerifiedManifest]
     applied: bool = field(default=False)

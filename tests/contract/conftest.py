@@ -12,10 +12,15 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import redis
 
+from journal.errors import LeaseContendedError
+from journal.leases.redis import RedisLeases
 from journal.leases.sqlite import SQLiteLeases
+from journal.log.kafka import KafkaLog
 from journal.log.sqlite import SQLiteLog
-from journal.ports import Leases, Log
+from journal.ports import Grant, Leases, Log
+from tests.services import KafkaService, RedisService
 
 
 class FakeClock:
@@ -31,35 +36,78 @@ class FakeClock:
         self.now += seconds
 
 
+class RedisClock:
+    """The clock of a real Redis. It cannot be moved, so time passes by taking it from every lease that is stored."""
+
+    def __init__(self, client: redis.Redis, prefix: str) -> None:
+        self._client = client
+        self._prefix = prefix
+
+    @property
+    def now(self) -> float:
+        seconds, micros = self._client.time()
+        return seconds + micros / 1_000_000
+
+    def advance(self, seconds: float) -> None:
+        for key in self._client.scan_iter(f"{self._prefix}:*"):
+            self._client.hincrby(key, "expires_at_micros", -round(seconds * 1_000_000))
+
+
 @dataclass
 class LogSite:
     """Where one adapter of `Log` keeps its events."""
 
     name: str
-    path: Path
+    url: str
     open: Callable[[], Log]
 
 
 @dataclass
 class LeaseSite:
-    """Where one adapter of `Leases` keeps its leases. `forget` loses all of its memory."""
+    """Where one adapter of `Leases` keeps its leases. `forget` loses all of its memory.
+
+    `precision`: how many seconds may pass between two looks at the clock.
+    """
 
     name: str
-    clock: FakeClock
+    clock: FakeClock | RedisClock
+    precision: float
     open: Callable[[], Leases]
     forget: Callable[[], Leases]
 
+    def lasts(self, grant: Grant | LeaseContendedError | None, seconds: float) -> bool:
+        """Whether a lease ends that many seconds from now."""
+        assert grant is not None
+        return abs(grant.expires_at - self.clock.now - seconds) <= self.precision
 
-@pytest.fixture(params=["sqlite"])
-async def log_site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LogSite]:
-    opened: list[Log] = []
-    path = tmp_path / "log.db"
+
+def sqlite_log_site(request: pytest.FixtureRequest, opened: list[Log]) -> LogSite:
+    path = request.getfixturevalue("tmp_path") / "log.db"
 
     def open_sqlite() -> Log:
         opened.append(SQLiteLog(path, poll=timedelta(milliseconds=10)))
         return opened[-1]
 
-    yield LogSite(request.param, path, {"sqlite": open_sqlite}[request.param])
+    return LogSite("sqlite", f"sqlite:///{path}", open_sqlite)
+
+
+def kafka_log_site(request: pytest.FixtureRequest, opened: list[Log]) -> LogSite:
+    service: KafkaService = request.getfixturevalue("kafka")
+    prefix: str = request.getfixturevalue("fresh_prefix")
+    replication = service.replication
+
+    def open_kafka() -> Log:
+        opened.append(KafkaLog(service.servers, prefix=prefix, replication=replication))
+        return opened[-1]
+
+    url = f"kafka://{','.join(service.servers)}?prefix={prefix}&replication={replication}"
+    return LogSite("kafka", url, open_kafka)
+
+
+@pytest.fixture(params=[sqlite_log_site, kafka_log_site], ids=["sqlite", "kafka"])
+async def log_site(request: pytest.FixtureRequest) -> AsyncIterator[LogSite]:
+    opened: list[Log] = []
+    yield request.param(request, opened)
     for log in opened:
         await log.close()
 
@@ -69,22 +117,45 @@ async def log(log_site: LogSite) -> Log:
     return log_site.open()
 
 
-@pytest.fixture(params=["sqlite"])
-async def lease_site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LeaseSite]:
-    opened: list[Leases] = []
+def sqlite_lease_site(request: pytest.FixtureRequest, opened: list[Leases]) -> LeaseSite:
+    folder: Path = request.getfixturevalue("tmp_path")
     clock = FakeClock()
-    files = [tmp_path / "leases-0.db"]
+    files = [folder / "leases-0.db"]
 
     def open_sqlite() -> Leases:
         opened.append(SQLiteLeases(files[-1], clock=clock))
         return opened[-1]
 
     def forget_sqlite() -> Leases:
-        files.append(tmp_path / f"leases-{len(files)}.db")
+        files.append(folder / f"leases-{len(files)}.db")
         return open_sqlite()
 
-    openers = {"sqlite": (open_sqlite, forget_sqlite)}
-    yield LeaseSite(request.param, clock, *openers[request.param])
+    return LeaseSite("sqlite", clock, 0.0, open_sqlite, forget_sqlite)
+
+
+def redis_lease_site(request: pytest.FixtureRequest, opened: list[Leases]) -> LeaseSite:
+    service: RedisService = request.getfixturevalue("redis_server")
+    prefix: str = request.getfixturevalue("fresh_prefix")
+    url = service.url
+    client = redis.Redis.from_url(url)
+    request.addfinalizer(client.close)
+
+    def open_redis() -> Leases:
+        opened.append(RedisLeases(url, prefix=prefix))
+        return opened[-1]
+
+    def forget_redis() -> Leases:
+        for key in client.scan_iter(f"{prefix}:*"):
+            client.delete(key)
+        return open_redis()
+
+    return LeaseSite("redis", RedisClock(client, prefix), 5.0, open_redis, forget_redis)
+
+
+@pytest.fixture(params=[sqlite_lease_site, redis_lease_site], ids=["sqlite", "redis"])
+async def lease_site(request: pytest.FixtureRequest) -> AsyncIterator[LeaseSite]:
+    opened: list[Leases] = []
+    yield request.param(request, opened)
     for leases in opened:
         await leases.close()
 

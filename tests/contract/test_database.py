@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -353,6 +353,18 @@ async def test_what_a_transaction_does_is_there_once_it_is_committed(target: Tar
     assert await target.open().witness(SCOPE, "unit") == token
 
 
+async def test_a_transaction_knows_the_schema_that_it_began_with(target: Target, database: Database) -> None:
+    async with database.transaction(GUARD, Control()) as transaction:
+        empty = transaction.source
+        left = await transaction.execute(program(ORDERS))
+        assert transaction.source == empty
+        await transaction.commit()
+    target.script("CREATE TABLE t (a INTEGER)")
+    async with database.transaction(GUARD, Control()) as transaction:
+        assert transaction.source == await transaction.observe()
+        assert len({empty, left, transaction.source}) == 3
+
+
 async def test_a_witness_is_that_of_the_last_transaction_that_committed(database: Database) -> None:
     first, second = EventId.random(), EventId.random()
     for token, commits in ((first, True), (second, True), (EventId.random(), False)):
@@ -537,11 +549,8 @@ async def begun(database: Database, of: BackfillProgram, token: EventId) -> Back
     return cursor
 
 
-async def advanced(database: Database, of: BackfillProgram) -> BackfillCursor:
-    async with database.transaction(GUARD, Control(), enforce_references=True) as transaction:
-        cursor = await transaction.advance_backfill("unit", of)
-        await transaction.commit()
-    return cursor
+async def advanced(database: Database, of: BackfillProgram, *, under: Guard = GUARD) -> BackfillCursor:
+    return await database.advance_backfill(under, Control(), "unit", of)
 
 
 async def finished(database: Database, of: BackfillProgram) -> BackfillCursor:
@@ -614,13 +623,36 @@ async def test_rows_that_are_inserted_behind_the_last_key_are_left_out(target: T
     assert target.rows("SELECT max(id) FROM orders WHERE cents IS NOT NULL") == [(15,)]
 
 
-async def test_a_batch_that_is_rolled_back_left_nothing(target: Target, database: Database) -> None:
+async def test_no_batch_is_run_under_a_smaller_fence(target: Target, database: Database) -> None:
     await with_orders(database, 25)
     cursor = await begun(database, CENTS, EventId.random())
-    async with database.transaction(GUARD, Control(), enforce_references=True) as transaction:
-        assert (await transaction.advance_backfill("unit", CENTS)).matched == 10
+    await target.open().raise_fence(guard(2), Control())
+    with pytest.raises(FencedError) as raised:
+        await advanced(database, CENTS)
+    assert raised.value.code is Code.TARGET_FENCED
     assert await database.cursor(SCOPE, "unit") == cursor
     assert target.rows("SELECT count(*) FROM orders WHERE cents IS NOT NULL") == [(0,)]
+    assert (await advanced(target.open(), CENTS, under=guard(2))).matched == 10
+
+
+async def test_a_batch_waits_for_the_lock_within_its_control(target: Target, database: Database) -> None:
+    await with_orders(database, 25)
+    await begun(database, CENTS, EventId.random())
+    async with database.transaction(GUARD, Control()) as transaction:
+        waiting = asyncio.create_task(advanced(target.open(), CENTS))
+        with pytest.raises(ResourceLimitError):
+            await target.open().advance_backfill(GUARD, Control.within(timedelta(milliseconds=50)), "unit", CENTS)
+        await transaction.commit()
+    assert (await asyncio.wait_for(waiting, 10)).transaction_groups == 1
+
+
+async def test_a_batch_enforces_references(target: Target, database: Database) -> None:
+    await migrate(database, PARENT, CHILD, "INSERT INTO parent VALUES (1)", "INSERT INTO child VALUES (1, 1)")
+    orphaning = BackfillProgram("child", ("id",), 10, "UPDATE child SET parent = 99 WHERE id > :after AND id <= :upto")
+    await begun(database, orphaning, EventId.random())
+    with pytest.raises(TargetError):
+        await advanced(database, orphaning)
+    assert target.rows("SELECT parent FROM child") == [(1,)]
 
 
 async def test_a_batch_that_fails_left_nothing(target: Target, database: Database) -> None:
@@ -630,9 +662,8 @@ async def test_a_batch_that_fails_left_nothing(target: Target, database: Databas
         "orders", ("id",), 10, "INSERT INTO log SELECT id / 20 FROM orders WHERE id > :after AND id <= :upto"
     )
     cursor = await begun(database, copying, EventId.random())
-    async with database.transaction(GUARD, Control(), enforce_references=True) as transaction:
-        with pytest.raises(TargetError) as raised:
-            await transaction.advance_backfill("unit", copying)
+    with pytest.raises(TargetError) as raised:
+        await advanced(database, copying)
     assert raised.value.code is Code.STATEMENT_FAILED
     assert await database.cursor(SCOPE, "unit") == cursor
     assert target.rows("SELECT count(*) FROM log") == [(0,)]
@@ -642,9 +673,8 @@ async def test_a_statement_that_changes_more_than_its_batch_is_refused(target: T
     await with_orders(database, 25)
     greedy = BackfillProgram("orders", ("id",), 10, "UPDATE orders SET cents = 1 WHERE id > :after OR id > :upto")
     await begun(database, greedy, EventId.random())
-    async with database.transaction(GUARD, Control(), enforce_references=True) as transaction:
-        with pytest.raises(TargetError) as raised:
-            await transaction.advance_backfill("unit", greedy)
+    with pytest.raises(TargetError) as raised:
+        await advanced(database, greedy)
     assert raised.value.code is Code.BACKFILL_ROWS
     assert target.rows("SELECT count(*) FROM orders WHERE cents IS NOT NULL") == [(0,)]
 
@@ -665,34 +695,47 @@ async def test_a_backfill_that_is_done_stays_as_it_is(database: Database) -> Non
 
 async def test_a_backfill_that_was_not_begun_does_not_advance(database: Database) -> None:
     await with_orders(database, 5)
-    async with database.transaction(GUARD, Control()) as transaction:
-        with pytest.raises(TargetError) as raised:
-            await transaction.advance_backfill("unit", CENTS)
+    with pytest.raises(TargetError) as raised:
+        await advanced(database, CENTS)
     assert raised.value.code is Code.UNEXPECTED_RESULT
 
 
-async def test_a_verification_knows_the_last_key(database: Database) -> None:
-    query = "SELECT NOT EXISTS (SELECT 1 FROM orders WHERE id <= :upto AND cents IS NULL)"
+async def test_the_last_batch_commits_only_with_a_verification_that_holds(target: Target, database: Database) -> None:
+    verified = replace(CENTS, verify="SELECT NOT EXISTS (SELECT 1 FROM orders WHERE id <= :upto AND cents IS NULL)")
+    leaving_one = replace(verified, statement=f"{CENTS.statement} AND total <> 3")
     await with_orders(database, 15)
-    await begun(database, CENTS, EventId.random())
+    await begun(database, leaving_one, EventId.random())
+    await inserted(database, "orders", ["99, 1, NULL"])  # behind the last key, so nothing of the verification's
+    first = await advanced(database, leaving_one)  # not the last, so nothing is verified
+    assert not first.done
+    for _ in range(2):
+        with pytest.raises(TargetError) as raised:
+            await advanced(database, leaving_one)
+        assert raised.value.code is Code.VERIFY_FAILED
+        assert await database.cursor(SCOPE, "unit") == first
+        assert target.rows("SELECT count(*) FROM orders WHERE cents IS NOT NULL") == [(9,)]
+    target.script("UPDATE orders SET cents = 300 WHERE id = 3")
+    assert (await advanced(database, verified)).done
 
-    async def holds() -> bool:
-        async with database.transaction(GUARD, Control()) as transaction:
-            return await transaction.backfill_holds("unit", query, CENTS)
 
-    assert not await holds()
-    await inserted(database, "orders", ["99, 1, NULL"])
-    while not (await advanced(database, CENTS)).done:
-        assert not await holds()
-    assert await holds()
+async def test_a_verification_that_fails_is_told_from_a_statement_that_does(database: Database) -> None:
+    await with_orders(database, 5)
+    for broken, number in (
+        (replace(CENTS, verify="SELECT 1 FROM nowhere WHERE :upto"), 2),
+        (replace(CENTS, statement="UPDATE nowhere SET a = :after AND :upto", verify="SELECT 1"), 1),
+    ):
+        before = await begun(database, broken, EventId.random())
+        with pytest.raises(TargetError, match="nowhere") as raised:
+            await advanced(database, broken)
+        assert raised.value.code is Code.STATEMENT_FAILED
+        assert raised.value.details.get("statement", 1) == number
+        assert await database.cursor(SCOPE, "unit") == before
 
 
 async def test_a_verification_of_an_empty_table_holds(database: Database) -> None:
     await migrate(database, ORDERS)
-    await finished(database, CENTS)
-    async with database.transaction(GUARD, Control()) as transaction:
-        query = "SELECT NOT EXISTS (SELECT 1 FROM orders WHERE id <= :upto)"
-        assert await transaction.backfill_holds("unit", query, CENTS)
+    query = "SELECT NOT EXISTS (SELECT 1 FROM orders WHERE id <= :upto)"
+    assert (await finished(database, replace(CENTS, verify=query))).rows == 0
 
 
 async def test_a_statement_that_moves_its_own_keys_ends(target: Target, database: Database) -> None:
@@ -786,6 +829,24 @@ async def test_a_shadow_learns_what_the_target_becomes(database: Database, shado
         assert await transaction.observe() == learned
         await transaction.commit()
     assert await database.describe() == await shadow.describe()
+
+
+async def test_a_shadow_runs_programs_one_after_the_other(database: Database, shadow: Shadow) -> None:
+    programs = [program(ORDERS), program("CREATE TABLE t (a INTEGER)", "DROP TABLE orders"), program("DROP TABLE t")]
+    other = await database.shadow()
+    expected = [await other.run(item) for item in programs]
+    await other.close()
+    assert await shadow.run_all(programs) == expected
+    assert len(set(expected)) == 3
+    assert await shadow.run_all([]) == []
+
+
+async def test_of_several_programs_the_one_that_fails_is_told(shadow: Shadow) -> None:
+    with pytest.raises(TargetError, match="nowhere") as raised:
+        await shadow.run_all([program(ORDERS), program("CREATE TABLE t (a INTEGER)", "DROP TABLE nowhere")])
+    assert raised.value.code is Code.STATEMENT_FAILED
+    assert (raised.value.details["program"], raised.value.details["statement"]) == (1, 2)
+    assert set(await shadow.describe()) == {"table orders"}
 
 
 async def test_a_failing_statement_leaves_nothing_on_the_shadow(shadow: Shadow) -> None:

@@ -332,7 +332,7 @@ async def test_many_tails_of_many_instances_see_one_order(log_site: LogSite) -> 
 async def test_a_tail_sees_what_another_process_writes(log: Log, log_site: LogSite) -> None:
     await log.create(SCOPE)
     async with aclosing(log.tail(SCOPE, after=None)) as tail:
-        script = [sys.executable, "-m", "tests.integration.scripts.append", str(log_site.path), SCOPE, "30"]
+        script = [sys.executable, "-m", "tests.integration.scripts.append", log_site.url, SCOPE, "30"]
         writers = [asyncio.to_thread(subprocess.run, [*script, name], cwd=ROOT, check=True) for name in ("p", "q")]
         stored, *_ = await asyncio.gather(take(tail, 60, seconds=10), *writers)
         data = data_of(stored)

@@ -290,7 +290,7 @@ def failures(calls: list[str]) -> Iterator[tuple[int, bool, Callable[[], Journal
     """Each call of the target, failing before or after it is done; a commit in every way in which commits fail."""
     for at, name in enumerate(calls):
         yield from ((at, after, refuse) for after in (False, True))
-        if name == "transaction.commit":
+        if name in ("transaction.commit", "database.advance_backfill"):
             yield from ((at, False, abort), (at, False, doubt), (at, True, doubt))
 
 

@@ -111,7 +111,7 @@ async def test_a_backfill_under_way_is_shown_with_its_cursor(tmp_path: Path) -> 
     await applied(project)
     fill(project, 10)
     project.write("0002_touch", BACKFILL)
-    await killed_behind(project, "transaction.commit", 3)
+    await killed_behind(project, "database.advance_backfill", 2)
     (doubt,) = await doubts(project)
     assert doubt.cursor is not None
     assert (doubt.unit, doubt.cursor.matched, doubt.cursor.rows, doubt.settled_by_running) == (
@@ -304,7 +304,7 @@ async def test_what_a_half_done_plan_has_done_is_no_drift(tmp_path: Path, comman
     start = Project.make(tmp_path / "base", STORY)
     if command == "rollback":
         await applied(start)
-    for at in range(0, 200, 4):
+    for at in range(0, 200, 3):
         project = start.copy(tmp_path / str(at))
         fuse = Fuse(at)
         await doomed(project, command, fuse)
@@ -318,7 +318,7 @@ async def test_what_a_half_done_plan_has_done_is_no_drift(tmp_path: Path, comman
         in_doubt = {doubt.settled_by_running for doubt in await doubts(project)}
         assert not comparison.drift or in_doubt == {True}, (at, fuse.calls[-1], comparison.drift)
         assert in_doubt <= {True}
-    assert at > 50
+    assert at > 35
 
 
 # --- previews ---------------------------------------------------------------------------------------------------------

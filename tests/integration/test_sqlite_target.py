@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -376,8 +377,8 @@ async def test_a_process_killed_within_a_batch_leaves_cursor_and_rows_equal(
     await database.raise_fence(GUARD, Control())
     await begin_backfill(database, COUNTING)
     killed = start("target_holder.py", path, 1)
-    orders = ["begin", "batch", "commit", "begin", "batch"]
-    assert [await killed.obey(order) for order in orders] == ["begin", "1", "commit", "begin", "2"]
+    assert [await killed.obey("batch"), await killed.obey("endless batch")] == ["1", "endless batch"]
+    await locked(path)
     killed.kill()
     cursor = await database.cursor(SCOPE, "unit")
     assert cursor is not None
@@ -461,6 +462,43 @@ async def test_a_commit_that_readers_keep_out_is_proven_not_to_be(path: Path, da
                 await transaction.commit()
     assert raised.value.aborted
     assert rows(path, "SELECT count(*) FROM orders") == [(1,)]
+
+
+async def test_the_commit_of_a_batch_waits_for_readers(path: Path, database: SQLiteDatabase) -> None:
+    with_orders(path, 20)
+    begun = await begin_backfill(database, COUNTING)
+    with closing(sqlite3.connect(path)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM orders").fetchall()
+        with pytest.raises(CommitFailedError) as raised:
+            await database.advance_backfill(GUARD, Control.within(timedelta(milliseconds=300)), "unit", COUNTING)
+        assert raised.value.aborted
+        assert await database.cursor(SCOPE, "unit") == begun
+        waiting = asyncio.create_task(database.advance_backfill(GUARD, Control(), "unit", COUNTING))
+        with closing(sqlite3.connect(path, timeout=0)) as another:
+            await unreadable(another)
+        assert not waiting.done()
+    assert (await asyncio.wait_for(waiting, 30)).matched == 10
+    await finish_backfill(database, COUNTING)
+    assert rows(path, "SELECT DISTINCT cents FROM orders") == [(1,)]
+
+
+async def test_a_batch_that_is_cancelled_is_interrupted_and_leaves_nothing(
+    path: Path, database: SQLiteDatabase, open_database: Opener
+) -> None:
+    with_orders(path, 20)
+    begun = await begin_backfill(database, COUNTING)
+    endless = replace(
+        COUNTING, batch=1_000, verify=ENDLESS.replace("INSERT INTO orders SELECT a, a, a", "SELECT count(*)")
+    )
+    batch = asyncio.create_task(database.advance_backfill(GUARD, Control(), "unit", endless))
+    await locked(path)
+    batch.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(batch, 30)
+    assert await database.cursor(SCOPE, "unit") == begun
+    assert rows(path, "SELECT count(*) FROM orders WHERE cents IS NOT NULL") == [(0,)]
+    assert (await open_database().advance_backfill(GUARD, Control(), "unit", COUNTING)).matched == 10
 
 
 async def test_reading_waits_for_a_lock(path: Path, database: SQLiteDatabase) -> None:
@@ -708,9 +746,7 @@ async def begin_backfill(database: SQLiteDatabase, of: BackfillProgram) -> Backf
 
 async def finish_backfill(database: SQLiteDatabase, of: BackfillProgram) -> BackfillCursor:
     for _ in range(2_000):
-        async with database.transaction(GUARD, Control(), enforce_references=True) as transaction:
-            cursor = await transaction.advance_backfill("unit", of)
-            await transaction.commit()
+        cursor = await database.advance_backfill(GUARD, Control(), "unit", of)
         if cursor.done:
             return cursor
     pytest.fail("it does not end")

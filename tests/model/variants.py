@@ -16,8 +16,8 @@ from journal import admission
 
 
 def without(rule: str) -> ModuleType:
-    """A copy of `journal.admission` that lacks the rule of this name, a key of `RULES`."""
-    transformer = RULES[rule]()
+    """A copy of `journal.admission` that lacks the rule of this name, a key of `RULES` or of `CARRYING`."""
+    transformer = {**RULES, **CARRYING}[rule]()
     tree = transformer.visit(ast.parse(inspect.getsource(admission)))
     assert transformer.left_out == 1, f"the rule {rule!r} was found {transformer.left_out} times, not once"
     module = ModuleType(admission.__name__)  # dataclasses look their module up by this name
@@ -81,4 +81,9 @@ RULES: Final[Mapping[str, Callable[[], _Refusal | _Condition]]] = {
     "settling: the first copy that counts": lambda: _Condition(
         "self.verdict is None or self.verdict == _VOID[Code.STALE_PARENT]", "True"
     ),
+}
+# Of `tests.model.carrying`.
+CARRYING: Final[Mapping[str, Callable[[], _Refusal]]] = {
+    # Behind a move nothing counts but the arrival.
+    "behind a move": lambda: _Refusal("SCOPE_MOVED"),
 }

@@ -93,7 +93,7 @@ def test_sequences_are_dense_and_fences_of_leases_strictly_grow(plot: list[tuple
     admitted = [
         (event, verdict.sequence)
         for event, verdict in zip(story.read(), story.verdicts, strict=True)
-        if isinstance(verdict, Admitted) and isinstance(event, Event)
+        if isinstance(verdict, Admitted) and isinstance(event, Event) and event.type is not EventType.SCOPE_AWAITED
     ]
     first_seen: list[int] = []
     for _, sequence in admitted:
@@ -128,9 +128,8 @@ def test_copies_of_admitted_events_change_nothing_wherever_they_arrive(
         noisy.append(data)
     noisy += chance.sample(admitted, len(admitted))
     state = folded(noisy)
-    assert meaning(state) == meaning(story.state)
+    assert state.carried() == story.state.carried()
     assert state.admitted == story.state.admitted
-    assert state.voids + state.admitted == len(noisy)
 
 
 @THOROUGH
@@ -150,6 +149,8 @@ def test_an_event_that_stops_the_fold_leaves_the_state_as_it_was(plot: list[tupl
     story = Story()
     for action, number in plot[:cut]:
         story.act(action, number)
+    if story.state.moved is not None:
+        story.carry(2)
     if story.state.lease_id is None:
         story.begin_lease(1)
     lease = story.state.lease
@@ -194,6 +195,6 @@ def test_the_state_stays_small_while_the_history_grows():
 
 def test_void_verdicts_are_the_reasons_only():
     verdicts = [
-        verdict for verdict in tell([(13, number) for number in range(20)]).verdicts if verdict != Admitted(None)
+        verdict for verdict in tell([(14, number) for number in range(20)]).verdicts if verdict != Admitted(None)
     ]
     assert verdicts == [Void(Code.UNDECODABLE)] * 20

@@ -16,7 +16,7 @@ import pytest
 
 from journal.codec import Codec, published_schemas, read_with_fastavro
 from journal.events import NO_LEASE, NO_PARENT, Event, EventType, event_hash
-from journal.identities import HolderId, Incarnation, MigrationId, Sequence
+from journal.identities import HolderId, Incarnation, MigrationId, Place, Sequence
 from journal.migrations.manifest import verify_rollback
 from journal.records import (
     AppliedRecord,
@@ -30,7 +30,11 @@ from journal.records import (
     Record,
     RecoveryAttestedRecord,
     RolledBackRecord,
+    ScopeArrivedRecord,
+    ScopeAwaitedRecord,
     ScopeCreatedRecord,
+    ScopeMovedRecord,
+    ScopeRestoredRecord,
 )
 from journal.vocabulary import BackfillCounts, GroupEventKind
 from tests.factories import (
@@ -136,6 +140,16 @@ def examples() -> Iterator[tuple[str, Record, MigrationLease | None]]:
     yield "plan_abandoned forward", PlanAbandonedRecord.new(small, forward, operator="Ada", reason="superseded"), small
     backward = JournalEntry(Sequence(BIG), rollback_plan_record(small, [one], [one]))
     yield "plan_abandoned reverse", PlanAbandonedRecord.new(small, backward, operator="Ada", reason="r" * 4096), small
+    here, there = Place(bytes(range(16))), Place(b"\xff" * 16)
+    said = {"operator": "Ada Lovelace", "reason": "to the cluster, № 5"}
+    yield "scope_awaited", ScopeAwaitedRecord.new(here), None
+    yield "scope_awaited at the last place", ScopeAwaitedRecord.new(there), None
+    yield "scope_moved", ScopeMovedRecord.new(small, here, destination="kafka, cluster eu-1", **said), small
+    yield "scope_moved far", ScopeMovedRecord.new(large, there, destination="ü" * 2048, **said), large
+    yield "scope_arrived", ScopeArrivedRecord.new(here), small
+    yield "scope_arrived at the last fence", ScopeArrivedRecord.new(there), large
+    yield "scope_restored", ScopeRestoredRecord.new(here, **said), small
+    yield "scope_restored at the last fence", ScopeRestoredRecord.new(there, **said), large
 
 
 def header_of(lease: MigrationLease | None, number: int) -> dict[str, Any]:

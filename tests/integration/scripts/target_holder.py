@@ -1,6 +1,7 @@
 """Uses a SQLite target like another process: one order a line on standard input, one answer a line.
 
-Arguments: path, fence. Orders: `begin`, `insert`, `batch`, `commit`; an error is answered with its code.
+Arguments: path, fence. Orders: `begin`, `insert`, `commit`, `batch`, and `endless batch`, which is answered before it is
+obeyed; an error is answered with its code.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from journal.control import Control
@@ -20,6 +22,7 @@ GUARD_SCOPE, INCARNATION = Scope("shop"), Incarnation(bytes(16))
 DOUBLING = BackfillProgram(
     "orders", ("id",), 10, "UPDATE orders SET cents = coalesce(cents, 0) + 1 WHERE id > :after AND id <= :upto"
 )
+ENDLESS = "WITH RECURSIVE n (a) AS (SELECT 1 UNION ALL SELECT a + 1 FROM n) SELECT count(*) FROM n"
 
 
 async def obey(
@@ -31,7 +34,10 @@ async def obey(
         case "insert":
             await held[0].execute(Program(("INSERT INTO orders (total) VALUES (1)",), (1,)))
         case "batch":
-            return str((await held[0].advance_backfill("unit", DOUBLING)).transaction_groups)
+            return str((await database.advance_backfill(guard, Control(), "unit", DOUBLING)).transaction_groups)
+        case "endless batch":
+            print(order, flush=True)
+            await database.advance_backfill(guard, Control(), "unit", replace(DOUBLING, batch=1_000, verify=ENDLESS))
         case "commit":
             await held[0].commit()
             await stack.aclose()

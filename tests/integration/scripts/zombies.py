@@ -1,6 +1,6 @@
 """Stop a run by SIGSTOP at a port call, let a successor overtake it, and wake it up again: `zombies.py FOLDER COMMAND`.
 
-Every fifth call is sampled, on a copy of `FOLDER/base` each. While the zombie sleeps inside a transaction of the
+Every fourth call is sampled, on a copy of `FOLDER/base` each. While the zombie sleeps inside a transaction of the
 target, which keeps SQLite's write lock, the successor waits for it; then the zombie is woken first. Prints a JSON object
 a point: `folder`, `call`, `zombie` and `successor` (how their runs ended).
 """
@@ -23,7 +23,7 @@ from tests.faults import Fuse, StoppingDatabase, StoppingLeases, StoppingLog
 from tests.integration.test_crash_matrix import COMMANDS
 from tests.migrating import TTL, Project
 
-STRIDE: Final = 5
+STRIDE: Final = 4
 OVERTAKING_SECONDS: Final = 1.0
 
 

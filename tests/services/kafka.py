@@ -1,0 +1,242 @@
+"""Apache Kafka in KRaft mode from its published jars: one node with every kind of listener, or three for faults.
+
+Listeners of a node: PLAIN (nobody logs in: the super user), PROXIED (the same, advertised under the port of a proxy, so
+that a client which comes through the proxy stays on it), SECURE (SCRAM without TLS), TLS (SCRAM over TLS), CONTROLLER.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.certificates import Authority
+from tests.services.processes import ServiceProcess, free_port, is_listening
+from tests.services.programs import HERE, kafka_jars, program
+
+VERSION = re.findall(r"<version>([0-9.]+)</version>", (HERE / "pom.xml").read_text("utf-8"))[1]
+USERS = ("writer", "worker", "auditor", "nobody")
+_ACL_COMMAND = "org.apache.kafka.tools.AclCommand"
+
+
+@dataclass(frozen=True)
+class SecureKafka:
+    """The secured listeners of a node, and who may log in there (by SCRAM-SHA-512). Nobody has a right at first."""
+
+    tls: str
+    plain: str
+    ca_file: Path
+    other_ca_file: Path
+    passwords: Mapping[str, str]
+    admin: str  # PLAIN listener, where ACLs are made
+
+    def acl(self, *arguments: str) -> str:
+        """Run Kafka's `AclCommand`, such as `--add --allow-principal User:writer --operation Write --topic x`."""
+        classpath = f"{kafka_jars()}/*"
+        done = subprocess.run(
+            [
+                *(program("java"), "-XX:TieredStopAtLevel=1", f"-Dlog4j2.configurationFile={HERE / 'log4j2.yaml'}"),
+                *("-cp", classpath, _ACL_COMMAND, "--bootstrap-server", self.admin, *arguments),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+
+class KafkaNode:
+    """One node: broker and controller in one process."""
+
+    def __init__(self, number: int, folder: Path) -> None:
+        self.number = number
+        self.folder = folder
+        self.ports = {name: free_port() for name in ("PLAIN", "PROXIED", "SECURE", "TLS", "CONTROLLER", "PROXY")}
+        self.directory_id = secrets.token_urlsafe(16)
+        self._process = ServiceProcess(self._command(), folder / "kafka.log", self._listens)
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the PLAIN listener."""
+        return self.at("PLAIN")
+
+    def at(self, listener: str) -> str:
+        """`host:port` of a listener."""
+        return f"127.0.0.1:{self.ports[listener]}"
+
+    @property
+    def runs(self) -> bool:
+        """Whether its process is there."""
+        return self._process.runs
+
+    def launch(self) -> None:
+        """Start it without waiting."""
+        self._process.launch()
+
+    def wait_until_it_answers(self) -> None:
+        """Return once it accepts connections."""
+        self._process.wait_until_it_answers()
+
+    def start(self) -> None:
+        """Start it again on what it left behind, and wait until it accepts connections."""
+        self._process.start()
+
+    def kill(self) -> None:
+        """SIGKILL: as a power failure."""
+        self._process.kill()
+
+    def terminate(self) -> None:
+        """SIGTERM: a clean end, which takes about a second."""
+        self._process.terminate()
+
+    def stop(self) -> None:
+        """SIGSTOP: it stands still, connections and all."""
+        self._process.stop()
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        self._process.go_on()
+
+    def _listens(self) -> bool:
+        return is_listening(self.ports["PLAIN"])
+
+    def _command(self) -> list[str]:
+        return [
+            *(program("java"), "-Xms128m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
+            f"-Dlog4j2.configurationFile={HERE / 'log4j2.yaml'}",
+            *("-cp", f"{kafka_jars()}/*", "kafka.Kafka", str(self.folder / "server.properties")),
+        ]
+
+
+@dataclass
+class KafkaService:
+    """A Kafka cluster for tests."""
+
+    servers: tuple[str, ...]
+    replication: int
+    how: str
+    nodes: Sequence[KafkaNode] = field(default_factory=tuple)
+    secure: SecureKafka | None = None
+
+    def revive(self) -> None:
+        """Have every node run again, whatever a test did to it."""
+        for node in self.nodes:
+            node.go_on()
+        dead = [node for node in self.nodes if not node.runs]
+        for node in dead:
+            node.launch()
+        for node in dead:
+            node.wait_until_it_answers()
+
+
+@contextmanager
+def kafka_nodes(count: int, folder: Path, **settings: str) -> Iterator[KafkaService]:
+    """A cluster of `count` nodes as processes of this machine; `settings` are added to those of every node."""
+    authority = Authority(folder / "certificates", "tests")
+    passwords = {user: secrets.token_urlsafe(16) for user in USERS}
+    nodes = [KafkaNode(number, folder / f"node-{number}") for number in range(1, count + 1)]
+    for node in nodes:
+        _configure(node, nodes, authority, settings)
+    _format(nodes, passwords)
+    try:
+        for node in nodes:
+            node.launch()
+        for node in nodes:
+            node.wait_until_it_answers()
+        secure = SecureKafka(
+            tls=nodes[0].at("TLS"),
+            plain=nodes[0].at("SECURE"),
+            ca_file=authority.ca_file,
+            other_ca_file=Authority(folder / "other", "other").ca_file,
+            passwords=passwords,
+            admin=nodes[0].address,
+        )
+        yield KafkaService(
+            tuple(node.address for node in nodes),
+            count,
+            f"Apache Kafka {VERSION} ({count} local process{'es' if count > 1 else ''})",
+            nodes,
+            secure,
+        )
+    finally:
+        for node in nodes:
+            node.kill()
+
+
+def _configure(node: KafkaNode, nodes: Sequence[KafkaNode], authority: Authority, settings: Mapping[str, str]) -> None:
+    node.folder.mkdir(parents=True)
+    certificate, key = authority.server(f"node-{node.number}")
+    keystore = node.folder / "keystore.pem"
+    keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
+    in_sync = len(nodes) // 2 + 1
+    login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    listeners = ("PLAIN", "PROXIED", "SECURE", "TLS")
+    advertised = {name: node.at(name) for name in listeners} | {"PROXIED": node.at("PROXY")}
+    values = {
+        "process.roles": "broker,controller",
+        "node.id": str(node.number),
+        "controller.quorum.bootstrap.servers": ",".join(other.at("CONTROLLER") for other in nodes),
+        "listeners": ",".join(f"{name}://{node.at(name)}" for name in (*listeners, "CONTROLLER")),
+        "advertised.listeners": ",".join(f"{name}://{address}" for name, address in advertised.items()),
+        "controller.listener.names": "CONTROLLER",
+        "inter.broker.listener.name": "PLAIN",
+        "listener.security.protocol.map": (
+            "CONTROLLER:PLAINTEXT,PLAIN:PLAINTEXT,PROXIED:PLAINTEXT,SECURE:SASL_PLAINTEXT,TLS:SASL_SSL"
+        ),
+        "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+        "listener.name.secure.scram-sha-512.sasl.jaas.config": login,
+        "listener.name.tls.scram-sha-512.sasl.jaas.config": login,
+        "listener.name.tls.ssl.keystore.type": "PEM",
+        "listener.name.tls.ssl.keystore.location": str(keystore),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:ANONYMOUS",
+        "log.dirs": str(node.folder / "data"),
+        "auto.create.topics.enable": "false",
+        "offsets.topic.replication.factor": str(len(nodes)),
+        "offsets.topic.num.partitions": "3",
+        "transaction.state.log.replication.factor": str(len(nodes)),
+        "transaction.state.log.min.isr": str(in_sync),
+        "transaction.state.log.num.partitions": "3",
+        "group.initial.rebalance.delay.ms": "0",
+        "broker.session.timeout.ms": "6000",
+        "broker.heartbeat.interval.ms": "1000",
+        "num.network.threads": "2",
+        "num.io.threads": "4",
+        "log.cleaner.enable": "false",
+        **settings,
+    }
+    text = "".join(f"{name}={value}\n" for name, value in values.items())
+    (node.folder / "server.properties").write_text(text, "utf-8")
+
+
+def _format(nodes: Sequence[KafkaNode], passwords: Mapping[str, str]) -> None:
+    """Format every node's folder, all of them at once."""
+    cluster_id = secrets.token_urlsafe(16)
+    scram = [
+        argument
+        for user, password in passwords.items()
+        for argument in ("--add-scram", f"SCRAM-SHA-512=[name={user},password={password}]")
+    ]
+    directories = ",".join(f"{node.number}@{node.at('CONTROLLER')}:{node.directory_id}" for node in nodes)
+    formatting = [
+        subprocess.Popen(
+            [
+                *(program("java"), "-XX:TieredStopAtLevel=1", "-cp", f"{kafka_jars()}/*", "kafka.tools.StorageTool"),
+                *("format", "-t", cluster_id, "-c", str(node.folder / "server.properties")),
+                *("--initial-controllers", directories, *scram),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for node in nodes
+    ]
+    for process in formatting:
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 0, output
