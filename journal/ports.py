@@ -249,7 +249,7 @@ class Transaction(Protocol):
 
     @property
     def source(self) -> Fingerprint:
-        """The semantics of the schema that it began with, and that nobody else changes before it ends."""
+        """The semantics of the schema that it began with, once it had its locks."""
         ...
 
     async def holds(self, query: str) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.protocol.produce import ProduceRequest
@@ -27,10 +27,13 @@ SAFE = {
 class Foreigner:
     """An admin and a producer that know nothing of the journal."""
 
-    def __init__(self, admin: AIOKafkaAdminClient, producer: AIOKafkaProducer, servers: Sequence[str]) -> None:
+    def __init__(
+        self, admin: AIOKafkaAdminClient, producer: AIOKafkaProducer, consumer: AIOKafkaConsumer, servers: Sequence[str]
+    ) -> None:
         self.admin = admin
         self.producer = producer
         self.servers = servers
+        self._consumer = consumer
 
     async def make(self, topic: str, settings: Mapping[str, str], partitions: int = 1) -> None:
         """A topic with these settings and otherwise the broker's."""
@@ -89,7 +92,8 @@ class Foreigner:
         assert [code for _, partitions in answer.topics for _, code, *_ in partitions] == [0], answer
 
     async def transact(self, topic: str, *values: bytes, commit: bool = True) -> None:
-        """Write records in a transaction, which leaves a marker behind them."""
+        """Write records in a transaction, and return once its marker lies behind them."""
+        end = await self.end(topic)
         producer = AIOKafkaProducer(bootstrap_servers=list(self.servers), transactional_id=f"foreign-{topic}")
         await producer.start()
         try:
@@ -99,6 +103,13 @@ class Foreigner:
             await (producer.commit_transaction() if commit else producer.abort_transaction())
         finally:
             await producer.stop()
+        while await self.end(topic) <= end + len(values):
+            pass
+
+    async def end(self, topic: str) -> int:
+        """The offset behind the last record or marker."""
+        partition = TopicPartition(topic, 0)
+        return (await self._consumer.end_offsets([partition]))[partition]
 
 
 @asynccontextmanager
@@ -106,10 +117,9 @@ async def foreigner(servers: Sequence[str], **options: Any) -> AsyncIterator[For
     """Somebody else on a cluster; `options` are those of the producer."""
     admin = AIOKafkaAdminClient(bootstrap_servers=list(servers))
     producer = AIOKafkaProducer(bootstrap_servers=list(servers), max_request_size=64 * 2**20, **options)
-    await admin.start()
-    await producer.start()
-    try:
-        yield Foreigner(admin, producer, servers)
-    finally:
-        await producer.stop()
-        await admin.close()
+    consumer = AIOKafkaConsumer(bootstrap_servers=list(servers))
+    async with AsyncExitStack() as started:
+        for client, stop in ((admin, admin.close), (producer, producer.stop), (consumer, consumer.stop)):
+            started.push_async_callback(stop)
+            await client.start()
+        yield Foreigner(admin, producer, consumer, servers)

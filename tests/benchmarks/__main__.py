@@ -11,7 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 
-from tests.benchmarks import appends, migrations, replay, startup
+from tests.benchmarks import appends, cluster, migrations, replay, startup
 from tests.benchmarks.figures import BUILD, Figure, missed, table, write
 from tests.benchmarks.workloads import file_system
 
@@ -33,6 +33,12 @@ BENCHMARKS: dict[str, Benchmark] = {
         migrations.migrations_4000_vs_1000,
         migrations.backfill_vs_bare,
         migrations.observe_1000,
+        cluster.kafka_verdict_vs_send,
+        cluster.kafka3_verdict_vs_send,
+        cluster.kafka_pipelined_vs_send,
+        cluster.kafka_replay_vs_read,
+        cluster.lease_vs_calls,
+        cluster.kafka_1000_scopes,
         replay.replay_million,
     )
 }

@@ -7,9 +7,10 @@ import io
 import resource
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from statistics import median
 
@@ -20,6 +21,7 @@ from redis.asyncio import Redis
 from journal.codec import published_schemas
 from journal.identities import HolderId, Scope
 from journal.journal import Journal
+from journal.lease import Lease
 from journal.leases.redis import RedisLeases
 from journal.log.kafka import KafkaLog
 from journal.log.kafka_writing import BATCH_BYTES
@@ -27,7 +29,7 @@ from journal.records import ScopedRecord
 from tests.benchmarks.figures import Figure, Goal, alternate
 from tests.benchmarks.workloads import Scene
 from tests.factories import SCOPE, chain_of
-from tests.services import KafkaService, start_kafka, start_redis
+from tests.services import start_kafka, start_redis
 
 RAW = Scope("raw")
 BATCH = 100
@@ -77,8 +79,8 @@ class Stage:
 @asynccontextmanager
 async def _stage(nodes: int = 1) -> AsyncIterator[Stage]:
     async with AsyncExitStack() as stack:
-        kafka: KafkaService = await stack.enter_async_context(start_kafka(nodes=nodes))
-        redis = await stack.enter_async_context(start_redis())
+        kafka = stack.enter_context(start_kafka(nodes=nodes))
+        redis = stack.enter_context(start_redis())
         prefix = f"bench-{secrets.token_hex(4)}"
         log = KafkaLog(kafka.servers, prefix=prefix, replication=kafka.replication)
         leases = RedisLeases(redis.url, prefix=prefix)
@@ -184,7 +186,7 @@ async def kafka_pipelined_vs_send(*, quick: bool) -> list[Figure]:
     return [Figure("kafka_pipelined_vs_send", "events/s", values, name, references, Goal(">=", 0.4, floor=0.3))]
 
 
-async def _in_flight(journal: Journal, lease: object, records: Sequence[ScopedRecord]) -> None:
+async def _in_flight(journal: Journal, lease: Lease, records: Sequence[ScopedRecord]) -> None:
     """All records, by 100, with eight of these calls waiting at any time."""
     waiting: list[asyncio.Task[object]] = []
     for first in range(0, len(records), BATCH):
@@ -201,7 +203,9 @@ async def kafka_replay_vs_read(*, quick: bool) -> list[Figure]:
         async with stage.journal.lease(SCOPE, HolderId("bench")) as lease:
             place = Scene(stage.journal, stage.log, lease, chain_of(2_000))
             for _ in range(2 if quick else 10):
-                await _in_flight(stage.journal, lease, [make() for make in chain.from_iterable(await place.open_plan())])
+                await _in_flight(
+                    stage.journal, lease, [make() for make in chain.from_iterable(await place.open_plan())]
+                )
         events = int(await stage.log.end(SCOPE) or 0) + 1
         schemas = {schema.prefix: parse_schema(schema.json) for schema in published_schemas()}
 
@@ -269,11 +273,11 @@ async def kafka_1000_scopes(*, quick: bool) -> list[Figure]:
     scopes = [Scope(f"scope-{number}") for number in range(100 if quick else 1_000)]
     async with _stage() as stage:
         start = time.perf_counter()
-        await _each(scopes, lambda scope: _create(stage, scope))
+        await _each(scopes, partial(_create, stage))
         created = len(scopes) / (time.perf_counter() - start)
         before = _resident()
         start = time.perf_counter()
-        await _each(scopes, lambda scope: _open_append_close(stage, scope))
+        await _each(scopes, partial(_open_append_close, stage))
         opened = len(scopes) / (time.perf_counter() - start)
         grown = (_resident() - before) / len(scopes)
     note = f"{len(scopes)} scopes, all of them open at the end; creating: {created:.0f} scopes/s"
@@ -283,7 +287,7 @@ async def kafka_1000_scopes(*, quick: bool) -> list[Figure]:
     ]
 
 
-async def _each(scopes: Sequence[Scope], work: object) -> None:
+async def _each(scopes: Sequence[Scope], work: Callable[[Scope], Awaitable[None]]) -> None:
     gate = asyncio.Semaphore(20)
 
     async def one(scope: Scope) -> None:

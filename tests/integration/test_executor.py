@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -343,6 +344,14 @@ async def test_a_batch_that_raises_keeps_the_batches_before_it_and_the_next_run_
     last = cursors[-1]
     assert (last.matched, last.changed, last.skipped, last.transaction_groups) == (10, 10, 0, 4)
     assert len(cursors) == 3
+
+
+async def test_the_last_record_of_a_run_waits_for_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("journal.spine.LINGER_SECONDS", 3_600)
+    project = Project.make(tmp_path / "p", STORY)
+    async with asyncio.timeout(30):
+        await applied(project)
+        assert isinstance(await project.roll_back(steps=len(STORY) - 1), Applied)
 
 
 async def test_a_failing_verification_is_not_the_end_of_a_backfill(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ async def test_records_of_strangers_are_read_as_bytes_whatever_they_carry(
     await log.create(SCOPE)
     await log.append(SCOPE, [Outgoing(b"ours", b"mac")])
     async with aclosing(open_log().tail(SCOPE, after=None)) as tail:
-        await other.write(topic, None)
+        await other.write(topic, None, key=b"a tombstone")
         await other.write(topic, b"with a key", key=b"key")
         await other.write(topic, b"two", headers=[("x", b"y"), (MAC, b"first"), (MAC, b"second")])
         await other.write(topic, b"null", headers=[(MAC, None)])

@@ -58,7 +58,7 @@ class KafkaNode:
         self.number = number
         self.folder = folder
         self.ports = {name: free_port() for name in ("PLAIN", "PROXIED", "SECURE", "TLS", "CONTROLLER", "PROXY")}
-        self.directory_id = secrets.token_urlsafe(16)
+        self.directory_id = _random_id()
         self._process = ServiceProcess(self._command(), folder / "kafka.log", self._listens)
 
     @property
@@ -139,7 +139,7 @@ class KafkaService:
 def kafka_nodes(count: int, folder: Path, **settings: str) -> Iterator[KafkaService]:
     """A cluster of `count` nodes as processes of this machine; `settings` are added to those of every node."""
     authority = Authority(folder / "certificates", "tests")
-    passwords = {user: secrets.token_urlsafe(16) for user in USERS}
+    passwords = {user: secrets.token_hex(16) for user in USERS}
     nodes = [KafkaNode(number, folder / f"node-{number}") for number in range(1, count + 1)]
     for node in nodes:
         _configure(node, nodes, authority, settings)
@@ -167,6 +167,13 @@ def kafka_nodes(count: int, folder: Path, **settings: str) -> Iterator[KafkaServ
     finally:
         for node in nodes:
             node.kill()
+
+
+def _random_id() -> str:
+    """16 random bytes as Kafka writes them; one that begins with a dash would be taken for an option."""
+    while (drawn := secrets.token_urlsafe(16)).startswith("-"):
+        pass
+    return drawn
 
 
 def _configure(node: KafkaNode, nodes: Sequence[KafkaNode], authority: Authority, settings: Mapping[str, str]) -> None:
@@ -217,7 +224,7 @@ def _configure(node: KafkaNode, nodes: Sequence[KafkaNode], authority: Authority
 
 def _format(nodes: Sequence[KafkaNode], passwords: Mapping[str, str]) -> None:
     """Format every node's folder, all of them at once."""
-    cluster_id = secrets.token_urlsafe(16)
+    cluster_id = _random_id()
     scram = [
         argument
         for user, password in passwords.items()
