@@ -815,7 +815,7 @@ class PlanAbandonedRecord(_EvidenceOnly):
 
 @dataclass(frozen=True, slots=True, init=False)
 class ScopeAwaitedRecord(_EvidenceOnly):
-    """This log awaits its scope, or the scope back; by the name `place` a move says that it goes here."""
+    """The log awaits its scope, or the scope back; by the name `place` a move says that it goes there."""
 
     place: Place
 

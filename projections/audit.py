@@ -294,8 +294,8 @@ def _problem_of(
     event: _VoidEvent, counted: Mapping[bytes, int], places: Mapping[bytes, int], explained: Mapping[bytes, _VoidEvent]
 ) -> str | None:
     """Why no writer can have made this event void; None when one can."""
-    if counted.get(event.hash, event.position) < event.position:
-        return None  # a copy of one that counts
+    if event.hash in counted:
+        return None  # a copy of one that counts: a late one, or one that came before what it follows and was sent again
     place = places.get(event.parent)
     if place is None:
         start = "the start" if event.last_admitted is None else f"position {event.last_admitted}"

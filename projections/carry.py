@@ -140,8 +140,7 @@ async def bring(
     _check_manner(carriage, archive, manner, target, state)
     if manner is not Manner.ARRIVE:
         await carriage.await_scope()
-    await _insist(partial(_append_missing, carriage, archive, tell))
-    await _check_same(carriage, archive, target)
+    await _insist(partial(_fill, carriage, archive, target, tell))
     if manner is Manner.ARRIVE:
         await _insist(carriage.arrive)
     elif attestation is not None:
@@ -263,6 +262,11 @@ async def _insist(attempt: Callable[[], Awaitable[None]]) -> None:
     raise AssertionError("the last attempt returns or raises")
 
 
+async def _fill(carriage: Carriage, archive: Archive, target: ScopeState, tell: Tell) -> None:
+    await _append_missing(carriage, archive, tell)
+    await _check_same(carriage, archive, target)
+
+
 async def _append_missing(carriage: Carriage, archive: Archive, tell: Tell) -> None:
     """Append what the log lacks as it is now, several portions under way at a time."""
     done, total = (await _compare(carriage, archive)).shared, archive.heading.counting
@@ -306,17 +310,14 @@ async def _check_same(carriage: Carriage, archive: Archive, target: ScopeState) 
     """Read back what was written: the same chain must fold to the same state.
 
     Raises:
-        IntegrityError: `journal_foreign_archive`: something else came in between.
+        OutcomeUnknownError: it does not: some of it came in another order, or not yet.
     """
     state = await carriage.state()
     if state.carried() == target.carried():
         return
     if (await _compare(carriage, archive)).is_complete and not state.away:
         return  # another import was faster, and the scope goes on here already
-    raise failure(
-        Code.FOREIGN_ARCHIVE,
-        f"scope {carriage.scope} in this log is not what {archive.name} holds, although all of it was written: something "
-        "else writes there. Import again, and if that does not help look with `journal history`",
-        scope=carriage.scope,
-        place=[Place(place).hex() for place in state.places],
+    raise OutcomeUnknownError(
+        f"scope {carriage.scope} in this log is not yet what {archive.name} holds, although all of it was sent there: import "
+        "it again, which is safe, and if that does not help look with `journal history`"
     )

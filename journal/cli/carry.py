@@ -280,16 +280,20 @@ def _tell_brought(brought: Brought, *, as_json: bool) -> None:
 @contextmanager
 def _progress(verb: str) -> Generator[Any, None, None]:
     """Tells on stderr, now and then, how many events of how many are done, how fast, and how long it takes yet."""
-    began = told = time.monotonic()
+    began = told = 0.0
+    first = 0
 
     def tell(done: int, total: int) -> None:
-        nonlocal told
+        nonlocal began, told, first
         now = time.monotonic()
+        if not began:
+            began = told = now
+            first = done
         if now - told < _PAUSE_SECONDS or options.wants_json():
             return
         told = now
-        rate = done / (now - began)
-        left = output.duration((total - done) / rate) if rate else "?"
-        operate_views.write_note(f"journal: {verb} {done} of {total} events, {rate:.0f}/s, {left} left")
+        rate = (done - first) / (now - began)
+        left = f", {output.duration((total - done) / rate)} left" if rate else ""
+        operate_views.write_note(f"journal: {verb} {done} of {total} events, {rate:.0f}/s{left}")
 
     yield tell

@@ -1,45 +1,26 @@
 """What brokers say of a topic: whether it is there, which one it is, who leads it.
 
-A name does not tell a topic from another that was made in its place; its id does, and `Directory` remembers it. Topics
-are asked for in a way of our own, because aiokafka's has no ids, and makes the topic that it asks for on a broker with
-`auto.create.topics.enable`: nothing here, and no client that went through `only_look`, ever makes one by looking at it.
+A name does not tell a topic from another that was made in its place; its id does, and `Directory` remembers it. aiokafka
+has no ids, so topics are asked for in a way of our own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaClient
-from aiokafka.cluster import ClusterMetadata
-from aiokafka.errors import (
-    CorrelationIdError,
-    KafkaConnectionError,
-    NodeNotReadyError,
-    NoError,
-    RequestTimedOutError,
-    StaleMetadata,
-    UnknownTopicOrPartitionError,
-    for_code,
-)
-from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.errors import NoError, UnknownTopicOrPartitionError, for_code
 
 from journal.errors import Code, JournalError, failure
+from journal.log.kafka_client import PASSING, tame
 from journal.log.kafka_cluster import RETRY_SECONDS, KafkaCluster
 from journal.log.kafka_protocol import TopicRequest
 
 _NODE_SHARE: Final = 0.2  # of the deadline, for one broker, when there are others
 _DOUBT_SECONDS: Final = 0.5
-_PASSING: Final = (  # one broker cannot be asked now
-    CorrelationIdError,
-    KafkaConnectionError,
-    NodeNotReadyError,
-    RequestTimedOutError,
-    StaleMetadata,
-)
 
 
 class Listed(NamedTuple):
@@ -100,7 +81,7 @@ class Directory:
         async with self._starting:
             if self._client is None:
                 client = AIOKafkaClient(**self._cluster.options())
-                only_look(client)
+                tame(client, self._cluster.options())
                 await self._cluster.start(client.bootstrap(), client.close)
                 self._client = client
         return self._client
@@ -121,7 +102,7 @@ class Directory:
         nodes.sort(key=lambda node: node != self._answered)  # one that stands still takes its time each time
         seconds = self._cluster.timeout * (_NODE_SHARE if len(nodes) > 1 else 1)
         for node in nodes:
-            with contextlib.suppress(TimeoutError, *_PASSING):
+            with contextlib.suppress(TimeoutError, *PASSING):
                 async with asyncio.timeout(seconds):
                     listed = await _ask(client, node, topic)
                 self._answered = node
@@ -145,24 +126,6 @@ async def _ask(client: AIOKafkaClient, node: int, topic: str) -> Listed | None:
     if error is not NoError:
         raise error(topic)
     return Listed.of(id, partitions)
-
-
-def only_look(client: AIOKafkaClient) -> None:
-    """Keep a client from making the topics that it asks for."""
-
-    async def update(cluster_metadata: ClusterMetadata, topics: Iterable[str]) -> bool:
-        question = MetadataRequest(list(topics) or None, allow_auto_topic_creation=False)
-        nodes = [broker.nodeId for broker in client.cluster.brokers()]
-        random.shuffle(nodes)
-        for node in nodes:
-            with contextlib.suppress(*_PASSING):
-                cluster_metadata.update_metadata(await client.send(node, question))
-                return True
-        cluster_metadata.failed_update(None)
-        return False
-
-    # aiokafka has no setting for it, and what its own does otherwise is the same.
-    client._metadata_update = update  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 def lost(topic: str, what: str) -> JournalError:

@@ -26,8 +26,9 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from journal.errors import Code, JournalError, failure
 from journal.identities import Position, Scope
+from journal.log.kafka_client import tame
 from journal.log.kafka_cluster import RETRY_SECONDS, KafkaCluster
-from journal.log.kafka_directory import Directory, lost, only_look
+from journal.log.kafka_directory import Directory, lost
 from journal.ports import StoredEvent
 from journal.tasks import start
 
@@ -125,7 +126,7 @@ class Reader:
             max_partition_fetch_bytes=max_bytes,
             **cluster.options(),
         )
-        only_look(self.consumer._client)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        tame(self.consumer._client, cluster.options())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
     def begin(self, topic: str, offset: int) -> None:
         """Go to an offset of a topic."""

@@ -24,6 +24,7 @@ from aiokafka.errors import (
 
 from journal.errors import Code, JournalError, failure
 from journal.identities import Scope
+from journal.log.kafka_client import tame
 from journal.log.kafka_cluster import RETRY_SECONDS, KafkaCluster
 from journal.log.kafka_directory import Directory
 from journal.tasks import read_error, start
@@ -269,6 +270,7 @@ class Topics:
         async with self._starting:
             if self._admin is None:
                 admin = AIOKafkaAdminClient(**self._cluster.options())
+                tame(admin._client, self._cluster.options())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
                 await self._cluster.start(admin.start(), admin.close)
                 self._admin = admin
         return self._admin

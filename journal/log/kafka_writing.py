@@ -12,17 +12,19 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from journal.errors import Code, JournalError, OutcomeUnknownError, failure
+from journal.log.kafka_client import tame
 from journal.log.kafka_cluster import KafkaCluster
 from journal.log.kafka_reading import MAC_HEADER
 from journal.log.kafka_topics import Topic
 from journal.ports import Outgoing
-from journal.tasks import start
+from journal.tasks import read_error, start
 
 BATCH_BYTES: Final = 1024 * 1024  # of events that are written together, or not at all
 _RECORD_BYTES: Final = 128  # that a record takes beside its event, at most
@@ -40,6 +42,7 @@ class Producer:
             max_batch_size=2 * BATCH_BYTES,  # how much goes into a batch is decided when it is filled
             **cluster.options(),
         )
+        tame(self.client.client, cluster.options())
         self.records = 0
         self.in_flight = 0
         self.retired = False
@@ -47,8 +50,12 @@ class Producer:
     async def stop(self) -> None:
         """Let nothing be sent any more, as far as that can be."""
         # `stop` waits until everything is delivered, which may be never; so what is pending is failed first.
-        accumulator = self.client._message_accumulator  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-        accumulator.fail_all(KafkaError("the producer was given up"))
+        accumulator: Any = self.client._message_accumulator  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        waiting = chain.from_iterable(accumulator._batches.values())  # noqa: SLF001
+        for batch in [*waiting, *accumulator._pending_batches]:  # noqa: SLF001
+            for future in (batch.future, batch._drain_waiter):  # noqa: SLF001
+                future.add_done_callback(read_error)  # whoever waited for it has been answered
+            batch.failure(KafkaError("the producer was given up"))
         await self.client.stop()
 
 

@@ -30,6 +30,7 @@ from journal.identities import Position, Scope
 from journal.ports import Finding, Outgoing, StoredEvent
 from journal.sqlite_examination import durability, integrity, place, unusable
 from journal.sqlite_file import SQLiteThread, damaged, deliver, transaction, translate
+from journal.tasks import start
 
 _SHIFT: Final = 40  # see the schema in sqlite_file: key = scope number * 2^40 + position
 _BATCH: Final = 2_000
@@ -336,20 +337,33 @@ class _WriterThread(SQLiteThread):
         self._bases: dict[Scope, int] = {}  # a scope keeps its number for ever
         self._version = 0
         self._next_look = 0.0
+        self._early: list[_Append] = []  # appends that came before there was a connection
 
     def append(self, scope: Scope, events: Sequence[Outgoing]) -> Awaitable[None]:
         self.check_process()
-        if not self._is_connected:
-            return self._start_and_append(scope, events)
-        # No coroutine in between: the job is under way when this returns.
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._jobs.put(_Append(scope, events, loop, future))
-        return future
+        append = _Append(scope, events, loop, loop.create_future())
+        # No coroutine in between: the job is under way, or has its place, when this returns.
+        if self._is_connected and not self._early:
+            self._jobs.put(append)
+        else:
+            self._early.append(append)
+            if len(self._early) == 1:
+                start(self._put_early(), f"connect {self.path}")
+        return append.future
 
-    async def _start_and_append(self, scope: Scope, events: Sequence[Outgoing]) -> None:
-        await self.start()
-        await self.append(scope, events)
+    async def _put_early(self) -> None:
+        try:
+            await self.start()
+        except JournalError as error:
+            for append in self._early:
+                if not append.future.done():
+                    append.future.set_exception(error)
+        else:
+            for append in self._early:
+                self._jobs.put(append)
+        finally:
+            self._early = []
 
     async def follow(self, tail: _Tail) -> None:
         await self.call(lambda connection: self._add(connection, tail))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -159,7 +162,7 @@ def test_a_move_waits_for_the_lease_and_what_an_overtaken_writer_still_writes_is
         assert (copied["outcome"], copied["counting"] >= 50) == ("copied", True)
         told += [line_of(child) for _ in range(20)]
 
-        child.send_signal(signal.SIGSTOP)
+        stop_between_commits(child, tmp_path / "busy.db")
         assert quick.json(*move)["outcome"] == "moved"
         child.send_signal(signal.SIGCONT)
         until(lambda: child.poll() is not None)
@@ -172,6 +175,23 @@ def test_a_move_waits_for_the_lease_and_what_an_overtaken_writer_still_writes_is
     assert quick.json("verify", *log)["ok"]
     verified = quick.json("verify", *other)
     assert (verified["ok"], verified["void"]) == (True, {})
+
+
+def stop_between_commits(child: subprocess.Popen[str], path: Path) -> None:
+    """Stop a writer where it holds no lock of the file, which would keep everybody else out, the mover too."""
+
+    def is_stopped_outside() -> bool:
+        child.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        try:
+            with closing(sqlite3.connect(path, isolation_level=None, timeout=0)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            child.send_signal(signal.SIGCONT)
+            return False
+        return True
+
+    until(is_stopped_outside)
 
 
 async def history_of(path: Path) -> History:
@@ -297,6 +317,17 @@ def test_a_scope_whose_log_is_lost_is_restored_from_a_copy(embedded: Carrying) -
     restored = quick.json("import", "--archive", str(embedded.file), "--restore", "--reason", "the disk is gone")
     assert restored["lives_here"]
     assert same(embedded) == before
+
+
+def test_help_tells_the_three_steps(embedded: Carrying) -> None:
+    quick = embedded.project.quick
+    assert " export " in quick("--help").stdout
+    for command, words in (
+        ("import", ("--prepare", "--archive FILE", "--restore")),
+        ("export", ("--move", "--place HEX")),
+    ):
+        text = quick(command, "--help").stdout
+        assert [word for word in (*words, "With --json", "--lock-timeout SECONDS") if word not in text] == []
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

@@ -220,7 +220,7 @@ def test_status_shows_ledger_plan_units_and_lease(journal: Journal) -> None:
     document = journal.json("status")
     assert list(document) == [
         "scope", "incarnation", "authenticated", "position", "sequence", "fence", "head", "admitted", "void",
-        "ledger", "plan", "lease", "pending", "pending_problem",
+        "ledger", "plan", "lease", "lives_here", "moved", "pending", "pending_problem",
     ]  # fmt: skip
     assert (document["position"], document["sequence"], document["admitted"], document["void"]) == (9, 6, 9, 1)
     assert document["head"] == writer.state.head.hex()

@@ -236,6 +236,17 @@ async def test_appends_that_are_not_awaited_in_turn_keep_the_order_of_the_calls(
     assert data_of(await read_all(log)) == [b"%d" % number for number in range(500)]
 
 
+async def test_the_first_appends_of_an_instance_keep_the_order_of_the_calls(log: Log, log_site: LogSite) -> None:
+    await log.create(SCOPE)
+    new = log_site.open()
+    appending = []
+    for number in range(300):  # some are called while it connects, some behind that
+        appending.append(asyncio.ensure_future(new.append(SCOPE, events(b"%d" % number))))
+        await asyncio.sleep(0)
+    await asyncio.gather(*appending)
+    assert data_of(await read_all(log)) == [b"%d" % number for number in range(300)]
+
+
 # --- tail -------------------------------------------------------------------------------------------------------------
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -208,14 +208,18 @@ async def test_the_state_in_the_new_log_is_that_of_the_old_one_before_it_arrives
     assert left in [state.carried() for state in states[1:]]
 
 
+async def filled_with_many(journal: Journal) -> None:
+    await journal.create(SCOPE)
+    manifest = manifest_of(1, backfill=True)
+    async with journal.lease(SCOPE, ANN) as lease:
+        await journal.begin_plan(lease, plan_record(lease, [manifest]))
+        await journal.record_backfill_event(lease, backfill_record(lease, manifest, GroupEventKind.BEFORE_COMMIT))
+        await journal.record_all(lease, [checkpoint(lease, number) for number in range(1, 2_400)])
+
+
 async def test_a_history_that_needs_many_appends_arrives_whole(at: Open):
     old, new = at("old"), at("new")
-    await old.create(SCOPE)
-    manifest = manifest_of(1, backfill=True)
-    async with old.lease(SCOPE, ANN) as lease:
-        await old.begin_plan(lease, plan_record(lease, [manifest]))
-        await old.record_backfill_event(lease, backfill_record(lease, manifest, GroupEventKind.BEFORE_COMMIT))
-        await old.record_all(lease, [checkpoint(lease, number) for number in range(1, 2_400)])
+    await filled_with_many(old)
     told: list[tuple[int, int]] = []
     place = await new.carriage(SCOPE).await_scope()
     archive = await moved(old, place)
@@ -418,6 +422,36 @@ async def test_an_import_gets_past_what_a_log_does_to_its_appends(at: Open, old:
     await bring(new.carriage(SCOPE), archive, Manner.ARRIVE)
     state = await new.state(SCOPE)
     assert (state.admitted, state.away) == (archive.heading.counting + 1, False)
+
+
+class Overtaking(FaultyLog):
+    """A log whose second append is not there before the third."""
+
+    def __init__(self, inner: Log) -> None:
+        super().__init__(inner)
+        self._calls = 0
+        self._third = asyncio.Event()
+
+    async def append(self, scope: Scope, events: Sequence[Outgoing]) -> None:
+        self._calls += 1
+        number = self._calls
+        if number == 2:
+            await self._third.wait()
+        await self.inner.append(scope, events)
+        if number == 3:
+            self._third.set()
+
+
+async def test_an_import_whose_appends_overtake_each_other_sends_again_what_did_not_count(at: Open):
+    old, new = at("old"), at("new", wrap_log=Overtaking)
+    await filled_with_many(old)
+    place = await new.carriage(SCOPE).await_scope()
+    archive = await moved(old, place)
+    await bring(new.carriage(SCOPE), archive, Manner.ARRIVE)
+    state = await new.state(SCOPE)
+    assert (state.admitted, state.away) == (archive.heading.counting + 1, False)
+    assert state.voids > 0
+    assert (await verify(new, SCOPE)).ok
 
 
 @pytest.mark.parametrize("fault", [lose_call(), refuse(UnavailableError(Code.STORAGE_BUSY, "busy"))])

@@ -1,0 +1,67 @@
+"""aiokafka's client, where it does more than is wanted, or less."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from aiokafka import AIOKafkaClient
+from aiokafka.cluster import ClusterMetadata
+from aiokafka.conn import create_conn
+from aiokafka.errors import (
+    CorrelationIdError,
+    KafkaConnectionError,
+    KafkaError,
+    NodeNotReadyError,
+    RequestTimedOutError,
+    StaleMetadata,
+)
+from aiokafka.protocol.metadata import MetadataRequest
+
+PASSING: Final = (  # one broker cannot be asked now
+    CorrelationIdError,
+    KafkaConnectionError,
+    NodeNotReadyError,
+    RequestTimedOutError,
+    StaleMetadata,
+)
+_OF_CONNECTIONS: Final = ("client_id", "request_timeout_ms", "security", "ssl", "sasl")
+
+
+def tame(client: AIOKafkaClient, options: Mapping[str, Any]) -> None:
+    """Correct a client that was not started yet; `options` are those that it was made with.
+
+    aiokafka has no settings for this: by itself it makes the topics that it asks for, on a broker with
+    `auto.create.topics.enable`, and when it is cancelled while it starts it leaves a connection open.
+    """
+    passed = {name: value for name, value in options.items() if name.startswith(_OF_CONNECTIONS)}
+
+    async def bootstrap() -> None:
+        for host, port, _ in client.hosts:
+            with contextlib.suppress(KafkaError, OSError, TimeoutError):
+                connection: Any = await create_conn(host, port, **passed)
+                try:
+                    client.cluster.update_metadata(await connection.send(MetadataRequest([])))
+                finally:
+                    await connection.close()
+                break
+        else:
+            raise KafkaConnectionError(f"Unable to bootstrap from {client.hosts}")
+        client._sync_task = asyncio.create_task(client._md_synchronizer())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+    async def update(cluster_metadata: ClusterMetadata, topics: Iterable[str]) -> bool:
+        question = MetadataRequest(list(topics) or None, allow_auto_topic_creation=False)
+        nodes = [broker.nodeId for broker in client.cluster.brokers()]
+        random.shuffle(nodes)
+        for node in nodes:
+            with contextlib.suppress(*PASSING):
+                cluster_metadata.update_metadata(await client.send(node, question))
+                return True
+        cluster_metadata.failed_update(None)
+        return False
+
+    client.bootstrap = bootstrap
+    client._metadata_update = update  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
