@@ -23,8 +23,9 @@ $(VENV)/installed: pyproject.toml
 demo: $(VENV)/installed
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python examples/demo.py
 
+# Files of tests side by side, each process with services of its own. ARGS="-n 0" has them in one process.
 test: $(VENV)/installed-test
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 check: $(VENV)/installed-test-check
 	$(BIN)/ruff format --check .

@@ -17,36 +17,8 @@ from journal.journal import Journal
 from journal.leases.sqlite import SQLiteLeases
 from journal.log.sqlite import SQLiteLog
 from journal.ports import Leases, Log
-from tests.services.fixtures import (
-    _own_node,
-    _three_nodes,
-    fresh_prefix,
-    kafka,
-    kafka_cluster,
-    own_kafka,
-    proxied_kafka,
-    redis_server,
-    secure_kafka,
-    used,
-)
 
-__all__ = [
-    "_own_node",
-    "_three_nodes",
-    "fresh_prefix",
-    "kafka",
-    "kafka_cluster",
-    "own_kafka",
-    "proxied_kafka",
-    "redis_server",
-    "secure_kafka",
-]
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which services the tests ran against."""
-    if used:
-        terminalreporter.write_line("services: " + "; ".join(f"{name}: {how}" for name, how in used.items()))
+pytest_plugins = ["tests.hanging", "tests.services.fixtures", "tests.services.summary"]
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, suppress
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -209,9 +209,9 @@ async def test_the_end_is_found_behind_many_gaps(
 def sockets() -> int:
     """Open files of this process that are sockets."""
     count = 0
-    for name in os.listdir("/proc/self/fd"):
+    for file in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
-            count += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+            count += file.readlink().name.startswith("socket:")
     return count
 
 
@@ -247,17 +247,6 @@ async def test_reads_that_are_given_up_half_way_leave_nothing_behind(log: KafkaL
     assert len(await read(log)) == 5_000
 
 
-CALLS: dict[str, Callable[[KafkaLog], Any]] = {
-    "create": lambda log: log.create(SCOPE),
-    "scopes": lambda log: log.scopes(),
-    "append": lambda log: log.append(SCOPE, numbered(2)),
-    "read": lambda log: read(log),
-    "end": lambda log: log.end(SCOPE),
-    "tail": lambda log: first_of_tail(log),
-    "examine": lambda log: examined(log),
-}
-
-
 async def first_of_tail(log: KafkaLog) -> Sequence[StoredEvent]:
     async with aclosing(log.tail(SCOPE, after=None)) as tail:
         return await anext(tail)
@@ -265,6 +254,17 @@ async def first_of_tail(log: KafkaLog) -> Sequence[StoredEvent]:
 
 async def examined(log: KafkaLog) -> list[Any]:
     return [finding async for finding in log.examine([SCOPE])]
+
+
+CALLS: dict[str, Callable[[KafkaLog], Any]] = {
+    "create": lambda log: log.create(SCOPE),
+    "scopes": lambda log: log.scopes(),
+    "append": lambda log: log.append(SCOPE, numbered(2)),
+    "read": read,
+    "end": lambda log: log.end(SCOPE),
+    "tail": first_of_tail,
+    "examine": examined,
+}
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaConnectionError
+from aiokafka.errors import KafkaConnectionError, TopicAuthorizationFailedError
 from redis.asyncio import Redis
 
-from tests.services import KafkaService, RedisService, SecureKafka, containers, programs
-from tests.services.processes import is_listening
+from tests.services import KafkaService, RedisService, SecureKafka, containers, programs, start_kafka, start_redis
+from tests.services.kafka import nodes_seen_at
+from tests.services.processes import ServiceProcess, is_listening
 from tests.services.programs import MissingProgramError
 from tests.services.proxy import Proxy
 
@@ -104,6 +108,17 @@ async def test_a_cut_connection_is_cut_and_a_proxy_that_refuses_lets_nobody_in(p
     await producer.stop()
 
 
+def login(kafka: SecureKafka, user: str) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": kafka.tls,
+        "security_protocol": "SASL_SSL",
+        "ssl_context": ssl.create_default_context(cafile=kafka.ca_file),
+        "sasl_mechanism": "SCRAM-SHA-512",
+        "sasl_plain_username": user,
+        "sasl_plain_password": kafka.passwords[user],
+    }
+
+
 async def test_a_user_logs_in_over_tls_and_may_do_what_acls_say(
     secure_kafka: SecureKafka, own_kafka: KafkaService, fresh_prefix: str
 ) -> None:
@@ -112,17 +127,26 @@ async def test_a_user_logs_in_over_tls_and_may_do_what_acls_say(
         *("--add", "--allow-principal", "User:writer", "--operation", "Write", "--operation", "Describe"),
         *("--topic", fresh_prefix),
     )
-    producer = AIOKafkaProducer(
-        bootstrap_servers=secure_kafka.tls,
-        security_protocol="SASL_SSL",
-        ssl_context=ssl.create_default_context(cafile=secure_kafka.ca_file),
-        sasl_mechanism="SCRAM-SHA-512",
-        sasl_plain_username="writer",
-        sasl_plain_password=secure_kafka.passwords["writer"],
-    )
-    async with producer:
+    async with AIOKafkaProducer(**login(secure_kafka, "writer")) as producer:
         await producer.send_and_wait(fresh_prefix, b"allowed")
     assert await read_back(list(own_kafka.servers), fresh_prefix, 1) == [b"allowed"]
+    async with AIOKafkaProducer(**login(secure_kafka, "nobody")) as producer:
+        with pytest.raises(TopicAuthorizationFailedError):
+            await producer.send_and_wait(fresh_prefix, b"refused")
+
+
+async def test_a_wrong_password_is_refused_without_tls_too(secure_kafka: SecureKafka) -> None:
+    right = {
+        **login(secure_kafka, "auditor"),
+        "security_protocol": "SASL_PLAINTEXT",
+        "bootstrap_servers": secure_kafka.plain,
+    }
+    async with AIOKafkaProducer(**right):
+        pass
+    producer = AIOKafkaProducer(**{**right, "sasl_plain_password": "wrong"})
+    with pytest.raises(KafkaConnectionError):
+        await producer.start()
+    await producer.stop()
 
 
 async def test_three_nodes_go_on_without_one(kafka_cluster: KafkaService, fresh_prefix: str) -> None:
@@ -132,6 +156,17 @@ async def test_three_nodes_go_on_without_one(kafka_cluster: KafkaService, fresh_
     async with asyncio.timeout(60), AIOKafkaProducer(bootstrap_servers=servers, acks="all") as producer:
         await producer.send_and_wait(fresh_prefix, b"by two")
     assert await read_back(servers[1:], fresh_prefix, 1) == [b"by two"]
+
+
+def test_a_cluster_is_whole_again_after_any_fault(kafka_cluster: KafkaService) -> None:
+    killed, stopped, ended = kafka_cluster.nodes
+    ended.terminate()
+    killed.kill()
+    stopped.stop()
+    assert not killed.runs
+    assert not ended.runs
+    kafka_cluster.revive()
+    assert [nodes_seen_at(node.address) for node in kafka_cluster.nodes] == [3, 3, 3]
 
 
 STARTER = """
@@ -160,13 +195,77 @@ def test_services_end_with_the_run_even_when_it_is_killed(tmp_path: Path) -> Non
     assert not service.exists()
 
 
-def test_a_program_that_is_missing_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_service_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
+    failing = "import sys; sys.exit('the port is taken')"
+    process = ServiceProcess([sys.executable, "-c", failing], tmp_path / "log", lambda: False)
+    with pytest.raises(AssertionError, match="the port is taken"):
+        process.start()
+
+
+def test_programs_that_are_missing_are_named_with_their_packages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with pytest.raises(MissingProgramError, match=r"apt-get install redis-server.*FENCED_JOURNAL_TEST_REDIS"):
-        programs.program("redis-server")
+    with pytest.raises(
+        MissingProgramError, match=r"java and mvn .*apt-get install default-jre-headless maven.*TEST_KAFKA"
+    ):
+        programs.programs("java", "mvn")
 
 
-def test_the_containers_are_those_of_the_compose_file() -> None:
-    assert containers.image("kafka").startswith("apache/kafka:")
-    assert containers.image("redis").startswith("redis:")
+@pytest.fixture
+def docker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[str], None]]:
+    """Puts a `docker` in the path that is the shell script given."""
+
+    def put(script: str) -> None:
+        (tmp_path / "docker").write_text(f"#!/bin/sh\n{script}\n", "utf-8")
+        (tmp_path / "docker").chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        containers.engine_answers.cache_clear()
+
+    yield put
+    containers.engine_answers.cache_clear()
+
+
+def test_containers_are_for_where_an_engine_answers(docker: Callable[[str], None]) -> None:
+    docker("exit 1")
+    assert not containers.engine_answers()
+    docker("exit 0")
+    assert containers.engine_answers()
+
+
+def test_addresses_in_the_environment_come_before_containers_and_processes(
+    monkeypatch: pytest.MonkeyPatch, docker: Callable[[str], None]
+) -> None:
+    docker("exit 0")
+    monkeypatch.setenv("FENCED_JOURNAL_TEST_KAFKA", "one:9092,two:9092")
+    monkeypatch.setenv("FENCED_JOURNAL_TEST_REDIS", "redis://user:secret@three:6379")
+    with start_kafka() as kafka, start_redis() as redis:
+        assert kafka.servers == ("one:9092", "two:9092")
+        assert redis.url == "redis://user:secret@three:6379"
+        assert "secret" not in redis.how
+
+
+@pytest.mark.parametrize("service", ["kafka", "redis"])
+def test_a_service_of_the_compose_file_is_at_loopback_healthy_and_kept(service: str) -> None:
+    said = containers.described(service)
+    ports = re.findall(r"^    ports:\n((?:      - .*\n)+)", said, re.MULTILINE)
+    assert len(ports) == 1
+    assert all(line.startswith('      - "127.0.0.1:') for line in ports[0].splitlines())
+    assert re.search(r"^    healthcheck:\n      test: \[\"CMD\", ", said, re.MULTILINE)
+    assert re.search(rf"^    volumes:\n      - {service}:/", said, re.MULTILINE)
+    assert re.search(rf"^volumes:\n(?:  .*\n)*  {service}:$", containers.COMPOSE.read_text("utf-8"), re.MULTILINE)
+
+
+def test_the_images_of_the_compose_file_have_versions() -> None:
+    assert re.fullmatch(r"apache/kafka:4\.[0-9.]+", containers.image("kafka"))
+    assert re.fullmatch(r"redis:[0-9.]+", containers.image("redis"))
+
+
+def test_redis_of_the_compose_file_keeps_every_key_and_writes_it_down() -> None:
+    command = '["redis-server", "--appendonly", "yes", "--maxmemory-policy", "noeviction"]'
+    assert f"    command: {command}\n" in containers.described("redis")
+
+
+def test_kafka_of_the_compose_file_makes_no_topic_that_was_only_asked_for() -> None:
+    assert containers.environment("kafka")["KAFKA_AUTO_CREATE_TOPICS_ENABLE"] == "false"

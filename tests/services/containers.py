@@ -1,4 +1,4 @@
-"""The services as containers, of the images that docker-compose.yml names, where a Docker engine answers."""
+"""The services as containers, with the images and settings of docker-compose.yml, where a Docker engine answers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.services.kafka import KafkaService
-from tests.services.processes import free_port, wait_until_listening
-from tests.services.redis import RedisService
+from tests.services.kafka import KafkaService, nodes_seen_at
+from tests.services.processes import free_port, wait_until
+from tests.services.redis import RedisService, redis_answers
 
 COMPOSE = Path(__file__).parents[2] / "docker-compose.yml"
 _ENGINE_SECONDS = 10
@@ -32,11 +32,22 @@ def engine_answers() -> bool:
     return asked.returncode == 0
 
 
+def described(service: str) -> str:
+    """What docker-compose.yml says of a service, as text."""
+    found = re.search(rf"^  {service}:\n((?:    .*\n)+)", COMPOSE.read_text("utf-8"), re.MULTILINE)
+    assert found is not None, f"docker-compose.yml has no service {service}"
+    return found[1]
+
+
 def image(service: str) -> str:
     """The image of a service of docker-compose.yml."""
-    found = re.search(rf"^  {service}:\n(?:    .*\n|\n)*?    image: (\S+)$", COMPOSE.read_text("utf-8"), re.MULTILINE)
-    assert found is not None, f"docker-compose.yml has no image for {service}"
-    return found[1]
+    (found,) = re.findall(r"^    image: (\S+)$", described(service), re.MULTILINE)
+    return found
+
+
+def environment(service: str) -> dict[str, str]:
+    """The environment of a service of docker-compose.yml."""
+    return dict(re.findall(r'^      ([A-Z_]+): "(.*)"$', described(service), re.MULTILINE))
 
 
 def _container(name: str) -> Any:
@@ -49,25 +60,15 @@ def _container(name: str) -> Any:
 def kafka_container() -> Iterator[KafkaService]:
     """One node in a container."""
     name, port = image("kafka"), free_port()
+    address = f"127.0.0.1:{port}"
     container = _container(name).with_bind_ports(9092, ("127.0.0.1", port))
-    for setting, value in {
-        "KAFKA_NODE_ID": "1",
-        "KAFKA_PROCESS_ROLES": "broker,controller",
-        "KAFKA_LISTENERS": "PLAINTEXT://:9092,CONTROLLER://:9093",
-        "KAFKA_ADVERTISED_LISTENERS": f"PLAINTEXT://127.0.0.1:{port}",
-        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
-        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-        "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
-        "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
-        "KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
-        "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
-        "KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS": "0",
-        "KAFKA_AUTO_CREATE_TOPICS_ENABLE": "false",
-    }.items():
+    settings = environment("kafka")
+    settings["KAFKA_ADVERTISED_LISTENERS"] = f"EXTERNAL://{address},INTERNAL://localhost:19092"
+    for setting, value in settings.items():
         container = container.with_env(setting, value)
     with container:
-        wait_until_listening(port)
-        yield KafkaService((f"127.0.0.1:{port}",), 1, f"{name} (container)")
+        wait_until(lambda: nodes_seen_at(address) > 0, name)
+        yield KafkaService((address,), 1, f"{name} (container)")
 
 
 @contextmanager
@@ -75,5 +76,5 @@ def redis_container() -> Iterator[RedisService]:
     """Redis in a container."""
     name, port = image("redis"), free_port()
     with _container(name).with_bind_ports(6379, ("127.0.0.1", port)):
-        wait_until_listening(port)
+        wait_until(lambda: redis_answers(port), name)
         yield RedisService(f"redis://127.0.0.1:{port}", f"{name} (container)")

@@ -25,7 +25,9 @@ def kafka() -> Iterator[KafkaService]:
 
 @pytest.fixture(scope="session")
 def _own_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaService]:
-    with kafka_nodes(1, tmp_path_factory.mktemp("kafka")) as service:
+    # A node that was killed may come back once its session is over.
+    short = {"broker.session.timeout.ms": "2500", "broker.heartbeat.interval.ms": "500"}
+    with kafka_nodes(1, tmp_path_factory.mktemp("kafka"), **short) as service:
         used["a Kafka for faults"] = service.how
         yield service
 

@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import re
 import secrets
+import socket
+import struct
 import subprocess
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.certificates import Authority
-from tests.services.processes import ServiceProcess, free_port, is_listening
+from tests.services.processes import ServiceProcess, free_port
 from tests.services.programs import HERE, kafka_jars, program
 
 VERSION = re.findall(r"<version>([0-9.]+)</version>", (HERE / "pom.xml").read_text("utf-8"))[1]
 USERS = ("writer", "worker", "auditor", "nobody")
+_WHOLE_SECONDS = 60
 _ACL_COMMAND = "org.apache.kafka.tools.AclCommand"
 
 
@@ -59,7 +63,7 @@ class KafkaNode:
         self.folder = folder
         self.ports = {name: free_port() for name in ("PLAIN", "PROXIED", "SECURE", "TLS", "CONTROLLER", "PROXY")}
         self.directory_id = _random_id()
-        self._process = ServiceProcess(self._command(), folder / "kafka.log", self._listens)
+        self._process = ServiceProcess(self._command(), folder / "kafka.log", self._answers)
 
     @property
     def address(self) -> str:
@@ -80,11 +84,11 @@ class KafkaNode:
         self._process.launch()
 
     def wait_until_it_answers(self) -> None:
-        """Return once it accepts connections."""
+        """Return once it answers requests; its log is in the error when it does not."""
         self._process.wait_until_it_answers()
 
     def start(self) -> None:
-        """Start it again on what it left behind, and wait until it accepts connections."""
+        """Start it again on what it left behind, and wait until it answers requests."""
         self._process.start()
 
     def kill(self) -> None:
@@ -103,8 +107,12 @@ class KafkaNode:
         """SIGCONT."""
         self._process.go_on()
 
-    def _listens(self) -> bool:
-        return is_listening(self.ports["PLAIN"])
+    def log_end(self) -> str:
+        """The last of what it logged."""
+        return self._process.log_end()
+
+    def _answers(self) -> bool:
+        return nodes_seen_at(self.address) > 0
 
     def _command(self) -> list[str]:
         return [
@@ -125,14 +133,37 @@ class KafkaService:
     secure: SecureKafka | None = None
 
     def revive(self) -> None:
-        """Have every node run again, whatever a test did to it."""
+        """Have every node run again, whatever a test did to it, and be known to all the others."""
         for node in self.nodes:
             node.go_on()
-        dead = [node for node in self.nodes if not node.runs]
-        for node in dead:
+        for node in [node for node in self.nodes if not node.runs]:
             node.launch()
-        for node in dead:
+        for node in self.nodes:
             node.wait_until_it_answers()
+        self._wait_until_it_is_whole()
+
+    def _wait_until_it_is_whole(self) -> None:
+        until = time.monotonic() + _WHOLE_SECONDS
+        while (seen := [nodes_seen_at(server) for server in self.servers]) != [len(self.nodes)] * len(self.nodes):
+            if time.monotonic() > until:
+                logs = "\n".join(f"node {node.number}:\n{node.log_end()}" for node in self.nodes)
+                raise AssertionError(f"the nodes of the cluster see {seen} nodes\n{logs}")
+            time.sleep(0.02)
+
+
+def nodes_seen_at(server: str) -> int:
+    """How many running nodes a node knows; 0 when it does not answer."""
+    metadata_of_no_topic = struct.pack(
+        ">ihhihi", 14, 3, 1, 0, -1, 0
+    )  # length, request and version, 0, no name, 0 topics
+    try:
+        host, port = server.rsplit(":", 1)
+        with socket.create_connection((host, int(port)), timeout=1) as connection:
+            connection.sendall(metadata_of_no_topic)
+            answer = connection.recv(12, socket.MSG_WAITALL)
+    except OSError:
+        return 0
+    return int.from_bytes(answer[8:12])  # behind the length and the request's 0
 
 
 @contextmanager
@@ -145,10 +176,6 @@ def kafka_nodes(count: int, folder: Path, **settings: str) -> Iterator[KafkaServ
         _configure(node, nodes, authority, settings)
     _format(nodes, passwords)
     try:
-        for node in nodes:
-            node.launch()
-        for node in nodes:
-            node.wait_until_it_answers()
         secure = SecureKafka(
             tls=nodes[0].at("TLS"),
             plain=nodes[0].at("SECURE"),
@@ -157,13 +184,15 @@ def kafka_nodes(count: int, folder: Path, **settings: str) -> Iterator[KafkaServ
             passwords=passwords,
             admin=nodes[0].address,
         )
-        yield KafkaService(
+        service = KafkaService(
             tuple(node.address for node in nodes),
             count,
-            f"Apache Kafka {VERSION} ({count} local process{'es' if count > 1 else ''})",
+            f"Apache Kafka {VERSION} (local process{'es' if count > 1 else ''}, {count} node{'s' if count > 1 else ''})",
             nodes,
             secure,
         )
+        service.revive()
+        yield service
     finally:
         for node in nodes:
             node.kill()

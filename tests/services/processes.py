@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -14,21 +15,35 @@ from functools import cache
 from pathlib import Path
 from typing import IO
 
-# Ends what this process started once this process is gone, however it went: its end of the pipe closes then.
+# Ends what this process started once this process is gone, however it went: its end of the pipe closes then. It is told
+# of those that have ended, too: their numbers may belong to others by then. (A parent-death signal would come when the
+# thread ends that started the service.)
 _REAPER = """
 import os, signal, sys
-for number in [int(line) for line in sys.stdin]:
+running = set()
+for line in sys.stdin:
+    (running.add if line[0] == "+" else running.discard)(int(line[1:]))
+for number in running:
     try:
         os.kill(number, signal.SIGKILL)
     except ProcessLookupError:
         pass
 """
 
+# Below the ports that Linux and others give to outgoing connections. A port of theirs can be taken by any connection of
+# this machine while its node is down, even by a client that asks whether the node is there again and meets itself.
+_PORTS = range(12_000, 32_000)
+
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    """A port of this machine that nobody listens on now, nor gets by chance."""
+    while True:
+        port = random.choice(_PORTS)
+        try:
+            socket.create_server(("127.0.0.1", port)).close()
+        except OSError:
+            continue
+        return port
 
 
 class ServiceProcess:
@@ -48,11 +63,13 @@ class ServiceProcess:
 
     def launch(self) -> None:
         """Start it; does not wait until it answers."""
+        assert not self.runs, "it runs already"
+        self._end(lambda ended: None)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
-        _leave_to_the_reaper(self._process.pid)
+        _tell_the_reaper(f"+{self._process.pid}")
 
     def wait_until_it_answers(self) -> None:
         """Return once it answers; what it logged is in the error when it does not."""
@@ -60,8 +77,12 @@ class ServiceProcess:
         while not self._answers():
             if not self.runs or time.monotonic() > until:
                 self.kill()
-                raise AssertionError(f"{self._command[0]} does not answer: {self.log.read_text('utf-8')[-4_000:]}")
+                raise AssertionError(f"{self._command[0]} does not answer. Its log ends with:\n{self.log_end()}")
             time.sleep(0.02)
+
+    def log_end(self) -> str:
+        """The last of what it logged."""
+        return self.log.read_text("utf-8", errors="replace")[-4_000:]
 
     def start(self) -> None:
         """Start it, on whatever it left behind, and wait until it answers."""
@@ -70,22 +91,24 @@ class ServiceProcess:
 
     def kill(self) -> None:
         """End it as a power failure does."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait(30)
+        self._end(subprocess.Popen.kill)
 
     def terminate(self) -> None:
         """Ask it to end, and wait until it has."""
+        self.go_on()
+        self._end(subprocess.Popen.terminate)
+
+    def _end(self, how: Callable[[subprocess.Popen[bytes]], None]) -> None:
         process, self._process = self._process, None
-        if process is not None:
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait(30)
+        if process is None:
+            return
+        how(process)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(30)
+        _tell_the_reaper(f"-{process.pid}")
 
     def stop(self) -> None:
         """Let it stand still, connections and all."""
@@ -120,9 +143,9 @@ def _end(process: subprocess.Popen[str]) -> None:
     process.communicate(timeout=30)
 
 
-def _leave_to_the_reaper(number: int) -> None:
+def _tell_the_reaper(line: str) -> None:
     pipe = _reaper()
-    pipe.write(f"{number}\n")
+    pipe.write(f"{line}\n")
     pipe.flush()
 
 
@@ -135,9 +158,9 @@ def is_listening(port: int) -> bool:
     return True
 
 
-def wait_until_listening(port: int, *, seconds: float = 60) -> None:
-    """Return once something accepts connections there."""
+def wait_until(answers: Callable[[], bool], what: str, *, seconds: float = 60) -> None:
+    """Return once it answers."""
     until = time.monotonic() + seconds
-    while not is_listening(port):
-        assert time.monotonic() < until, f"nothing listens at port {port}"
+    while not answers():
+        assert time.monotonic() < until, f"{what} does not answer"
         time.sleep(0.02)

@@ -11,13 +11,14 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
 _PACKAGES = {"java": "default-jre-headless", "mvn": "maven", "redis-server": "redis-server"}
+_APT_GET = ("apt-get", "-o", "DPkg::Lock::Timeout=120")
 _INSTALL_SECONDS = 600
 
 
@@ -42,27 +43,42 @@ def only_one(name: str) -> Iterator[None]:
 
 def program(name: str) -> str:
     """Path of a program, installed from Debian when it is missing and this is root. Raises MissingProgramError."""
-    found = shutil.which(name)
-    if found is None:
+    return programs(name)[name]
+
+
+def programs(*names: str) -> dict[str, str]:
+    """The same of several: what is missing is installed, or named, all at once."""
+    found = _found(names)
+    if len(found) < len(names):
         with only_one("install"):
-            found = shutil.which(name) or _install(name)
+            _install([name for name in names if name not in _found(names)])
+            found = _found(names)
     return found
 
 
-def _install(name: str) -> str:
-    package = _PACKAGES[name]
+def _found(names: Sequence[str]) -> dict[str, str]:
+    return {name: path for name in names if (path := shutil.which(name)) is not None}
+
+
+def _install(names: Sequence[str]) -> None:
+    if not names:
+        return  # another process has done it meanwhile
+    packages = [_PACKAGES[name] for name in names]
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise MissingProgramError(
-            f"{name} is not installed: install it (on Debian: apt-get install {package}), or name a running service by "
-            "FENCED_JOURNAL_TEST_KAFKA=host:port and FENCED_JOURNAL_TEST_REDIS=redis://host:port"
+            f"the tests need {' and '.join(names)} (on Debian: apt-get install {' '.join(packages)}), or services that run "
+            "already: FENCED_JOURNAL_TEST_KAFKA=host:port, FENCED_JOURNAL_TEST_REDIS=redis://host:port"
         )
-    print(f"installing {package} from Debian", flush=True)
-    _run(["apt-get", "update", "-qq"])
-    _run(["apt-get", "install", "-qq", "-y", "--no-install-recommends", package])
-    found = shutil.which(name)
-    if found is None:
-        raise MissingProgramError(f"package {package} was installed, but there is no {name}")
-    return found
+    print(f"installing {' '.join(packages)} from Debian", flush=True)
+    _update()
+    _run([*_APT_GET, "install", "-qq", "-y", "--no-install-recommends", *packages])
+    if missing := set(names) - set(_found(names)):
+        raise MissingProgramError(f"{' '.join(packages)} were installed, but there is no {' or '.join(missing)}")
+
+
+@cache
+def _update() -> None:
+    _run([*_APT_GET, "update", "-qq"])
 
 
 def _run(command: list[str]) -> None:
@@ -81,7 +97,7 @@ def kafka_jars() -> Path:
     pom = HERE / "pom.xml"
     folder = cache_folder() / f"kafka-{hashlib.sha256(pom.read_bytes()).hexdigest()[:16]}"
     if not folder.is_dir():
-        maven = program("mvn")
+        maven = programs("mvn", "java")["mvn"]
         with only_one("kafka"):
             if not folder.is_dir():
                 _fetch_jars(maven, pom, folder)
@@ -92,7 +108,5 @@ def _fetch_jars(maven: str, pom: Path, folder: Path) -> None:
     print("fetching Apache Kafka's jars", flush=True)
     unfinished = folder.with_suffix(".unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
-    _run(
-        [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={unfinished}"],
-    )
+    _run([maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={unfinished}"])
     unfinished.rename(folder)

@@ -1,52 +1,93 @@
-"""A TCP proxy in the test's own event loop: what is on its way can be held, delivered later, or cut off."""
+"""A TCP proxy in the test's own event loop: what is on its way can be held, delivered later, delayed, or cut off.
+
+What arrives is taken from its connection at once and queued, also while it is held. So what a client has sent is delivered
+whole on `release`, as a network delivers it, however its sender has ended meanwhile.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Final
-
-_CHUNK: Final = 65_536
+from datetime import timedelta
 
 
-class _Gate:
-    """One direction: open, or holding what comes."""
+class Direction:
+    """One direction of every connection: to the service, or back from it."""
 
     def __init__(self) -> None:
         self.held = asyncio.Event()
+        self.passed = 0
+        self.delay = timedelta()
         self._open = asyncio.Event()
         self._open.set()
-        self.passed = 0
+        self._left: int | None = None
 
-    def close(self) -> None:
+    def hold(self) -> None:
+        """From now on nothing is delivered; `held` is set when there is something to deliver."""
         self.held.clear()
         self._open.clear()
 
-    def open(self) -> None:
+    def release(self) -> None:
+        """Deliver what was held, and go on."""
         self._open.set()
 
-    async def passage(self, count: int) -> None:
+    def cut_after(self, count: int) -> None:
+        """Deliver so many bytes from now on, and cut the connection over which the last of them goes."""
+        self._left = count
+
+    async def passage(self, data: bytes, arrived: float) -> tuple[bytes, bool]:
+        """Wait until these bytes may be delivered. Gives those that are, and whether the connection goes on."""
+        await asyncio.sleep(arrived + self.delay.total_seconds() - asyncio.get_running_loop().time())
         if not self._open.is_set():
             self.held.set()
             await self._open.wait()
-        self.passed += count
+        goes_on = self._left is None or len(data) < self._left
+        data = data[: self._left]
+        self._left = self._left - len(data) if goes_on and self._left is not None else None
+        self.passed += len(data)
+        return data, goes_on
+
+
+class _End(asyncio.Protocol):
+    """One end of a connection; `received` has what came from it and when, and last `None`."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, made: Callable[[_End], None] = lambda end: None) -> None:
+        self.received = asyncio.Queue[tuple[bytes, float] | None]()
+        self._made = made
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self._made(self)
+
+    def data_received(self, data: bytes) -> None:
+        self.received.put_nowait((data, asyncio.get_running_loop().time()))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.received.put_nowait(None)
+
+    def send(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(data)
 
 
 class Proxy:
-    """Passes connections on to one address. What is held is delivered on `release`, also when its client has gone."""
+    """Passes connections on to one address, `requests` to it and `answers` back."""
 
     def __init__(self, target: str) -> None:
         self.target = target
-        self.requests = _Gate()
-        self.answers = _Gate()
+        self.requests = Direction()
+        self.answers = Direction()
         self.refuses = False
         self._connections: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
-    async def start(self, port: int) -> None:
+    async def start(self, port: int = 0) -> None:
         """Listen on a port of this machine; 0 takes a free one."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", port)
+        self._server = await asyncio.get_running_loop().create_server(lambda: _End(self._accept), "127.0.0.1", port)
 
     @property
     def address(self) -> str:
@@ -56,16 +97,21 @@ class Proxy:
 
     def hold_requests(self) -> None:
         """From now on nothing reaches the service; `requests.held` is set when there is something."""
-        self.requests.close()
+        self.requests.hold()
 
     def hold_answers(self) -> None:
         """From now on nothing comes back; `answers.held` is set when there is something."""
-        self.answers.close()
+        self.answers.hold()
+
+    def hold(self) -> None:
+        """From now on nothing is delivered in either direction."""
+        self.hold_requests()
+        self.hold_answers()
 
     def release(self) -> None:
         """Deliver what was held, and go on."""
-        self.requests.open()
-        self.answers.open()
+        self.requests.release()
+        self.answers.release()
 
     async def cut(self) -> None:
         """Cut every connection hard; what is held on it is lost."""
@@ -82,45 +128,50 @@ class Proxy:
             await self.cut()
             await self._server.wait_closed()
 
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _accept(self, client: _End) -> None:
         if self.refuses:
-            writer.transport.abort()
+            client.transport.abort()
             return
-        task = asyncio.create_task(self._pass_on(reader, writer), name="proxied connection")
+        task = asyncio.create_task(self._connection(client), name="proxied connection")
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
 
-    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, port = self.target.split(":")
-        ends, ways = [writer], []
+    async def _connection(self, client: _End) -> None:
+        host, port = self.target.rsplit(":", 1)
+        ends = [client]
         try:
-            upstream_reader, upstream_writer = await asyncio.open_connection(host, int(port))
-            ends.append(upstream_writer)
-            ways = [
-                asyncio.create_task(_pump(reader, upstream_writer, self.requests)),
-                asyncio.create_task(_pump(upstream_reader, writer, self.answers)),
-            ]
-            # A client that goes away does not take back what it has sent: that is delivered before this ends.
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+            _, service = await asyncio.get_running_loop().create_connection(_End, host, int(port))
+            ends.append(service)
+            await _until_one_ends(
+                _pump(client, service, self.requests),
+                _pump(service, client, self.answers),
+            )
+            for end in ends:
+                end.transport.close()  # behind what was written to it
         except OSError:
-            pass  # the client sees its connection end
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
+            client.transport.abort()  # there is no service: the client sees its connection end
+        except asyncio.CancelledError:
             for end in ends:
                 end.transport.abort()
+            raise
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: _Gate) -> None:
+async def _until_one_ends(*ways: asyncio._CoroutineLike[None]) -> None:
+    """Run both ways of a connection until one has delivered all that its sender sent before it ended."""
+    tasks = [asyncio.ensure_future(way) for way in ways]
     try:
-        while data := await reader.read(_CHUNK):
-            await gate.passage(len(data))
-            writer.write(data)
-            await writer.drain()
-        await gate.passage(0)
-    except OSError:
-        return
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _pump(sender: _End, receiver: _End, direction: Direction) -> None:
+    goes_on = True
+    while goes_on and (received := await sender.received.get()) is not None:
+        data, goes_on = await direction.passage(*received)
+        receiver.send(data)
 
 
 @asynccontextmanager
