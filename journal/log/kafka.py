@@ -28,7 +28,7 @@ from typing import Final
 
 from journal.errors import Code, JournalError, failure
 from journal.identities import Position, Scope
-from journal.log.kafka_cluster import KafkaCluster
+from journal.log.kafka_cluster import KafkaCluster, closed
 from journal.log.kafka_directory import Directory, lost
 from journal.log.kafka_examination import examine
 from journal.log.kafka_reading import Extent, Offsets, Reader, Readers, replaced
@@ -167,6 +167,7 @@ class KafkaLog:
         if self._writers:
             drains = [asyncio.create_task(writer.drain()) for writer in self._writers.values()]
             await asyncio.wait(drains, timeout=self._cluster.timeout)
+        await self._cluster.end_calls()
         for part in (self._readers, self._producers, self._topics, self._directory):
             part.close()
         await self._cluster.close()
@@ -274,7 +275,7 @@ class KafkaLog:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise failure(Code.CLOSED, "the log was closed")
+            raise closed()
 
     def _is_read_only(self) -> JournalError:
         return failure(Code.READ_ONLY, "the log was opened for reading only")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, Final, TypeVar
 
@@ -54,14 +55,17 @@ T = TypeVar("T")
 
 
 class KafkaCluster:
-    """Addresses, credentials and the deadline of every call; remembers the clients that are being stopped."""
+    """Addresses, credentials and the deadline of every call; remembers the calls and the clients that are to end."""
 
     def __init__(self, servers: Sequence[str], security: KafkaSecurity | None, timeout: timedelta) -> None:
         self.servers = tuple(servers)
         self.security = security or KafkaSecurity()
         self.timeout = timeout.total_seconds()
         self._options: dict[str, Any] | None = None
+        self._calls: set[asyncio.Timeout] = set()  # under way
+        self._no_calls = asyncio.Event()
         self._stopping: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def __str__(self) -> str:
         return f"Kafka at {','.join(self.servers)}"
@@ -79,15 +83,18 @@ class KafkaCluster:
             }
         return self._options
 
-    async def start(self, starting: Awaitable[None], stopping: Callable[[], Awaitable[None]]) -> None:
+    async def start(self, starting: Callable[[], Awaitable[None]], stopping: Callable[[], Awaitable[None]]) -> None:
         """Start a client; one that cannot be started is stopped.
 
         Raises:
             UnavailableError: nobody answers.
-            InvalidContractError: `journal_not_permitted`: the cluster refuses the login, or what it may do.
+            InvalidContractError: `journal_not_permitted`: the cluster refuses the login, or what it may do;
+                `journal_closed`.
         """
+        if self._closed:
+            raise closed()
         try:
-            await self.call("connect", starting)
+            await self.call("connect", starting())
         except BaseException:
             self.stop(stopping)
             raise
@@ -98,6 +105,14 @@ class KafkaCluster:
         self._stopping.add(task)
         task.add_done_callback(self._stopping.discard)
 
+    async def end_calls(self) -> None:
+        """End every call with `journal_closed`, those under way and those that come; no client is started any more."""
+        self._closed = True
+        for call in self._calls:
+            call.reschedule(0)
+        if self._calls:
+            await self._no_calls.wait()
+
     async def close(self) -> None:
         """Wait until everything has stopped, within the deadline; what has not is given up."""
         if self._stopping:
@@ -107,22 +122,38 @@ class KafkaCluster:
             if late:
                 await asyncio.wait(late, timeout=1)
 
+    @asynccontextmanager
+    async def deadline(self) -> AsyncGenerator[None, None]:
+        """The deadline for the block; `end_calls` makes it now. Raises TimeoutError."""
+        call = asyncio.timeout(0 if self._closed else self.timeout)
+        try:
+            async with call:
+                self._calls.add(call)
+                self._no_calls.clear()
+                yield
+        finally:
+            self._calls.discard(call)
+            if not self._calls:
+                self._no_calls.set()
+
     async def call(self, doing: str, work: Awaitable[T]) -> T:
         """Await `work` within the deadline; what it raises is translated (see `translate`)."""
         try:
-            async with asyncio.timeout(self.timeout):
+            async with self.deadline():
                 return await work
         except (KafkaError, TimeoutError, OSError) as error:
             raise await self.translate(doing, error) from error
 
     async def translate(self, doing: str, error: BaseException) -> JournalError:
         """The journal's error for one of aiokafka's; asks the cluster for the cause where the library hides it."""
-        if isinstance(error, _CONNECTION_ERRORS) and not isinstance(error, TimeoutError):
+        if isinstance(error, _CONNECTION_ERRORS) and not isinstance(error, TimeoutError) and not self._closed:
             return await self._unreachable(doing, error)
         return self.meaning(doing, error)
 
     def meaning(self, doing: str, error: BaseException) -> JournalError:
         """As `translate`, from the error alone."""
+        if self._closed:
+            return closed()
         who = f"user {self.security.user}" if self.security.user else "this client"
         match error:
             case TopicAuthorizationFailedError() | ClusterAuthorizationFailedError() | GroupAuthorizationFailedError():
@@ -147,10 +178,15 @@ class KafkaCluster:
 
     async def _unreachable(self, doing: str, error: BaseException) -> JournalError:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self.timeout):
+            async with self.deadline():
                 found = await reason(self.servers, self.security, self.options(), self.timeout)
                 return failure(found.code, f"{self} cannot be used ({doing}): {found.message}")
-        return failure(Code.STORAGE_FAILED, f"{self} cannot be reached ({doing}): {error}")
+        return closed() if self._closed else failure(Code.STORAGE_FAILED, f"{self} cannot be reached ({doing}): {error}")
+
+
+def closed() -> JournalError:
+    """The log was closed before, or meanwhile."""
+    return failure(Code.CLOSED, "the log was closed")
 
 
 async def _quietly(stopping: Callable[[], Awaitable[None]]) -> None:

@@ -82,7 +82,7 @@ class Directory:
             if self._client is None:
                 client = AIOKafkaClient(**self._cluster.options())
                 tame(client, self._cluster.options())
-                await self._cluster.start(client.bootstrap(), client.close)
+                await self._cluster.start(client.bootstrap, client.close)
                 self._client = client
         return self._client
 

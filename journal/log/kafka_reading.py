@@ -27,7 +27,7 @@ from aiokafka.record.memory_records import MemoryRecords
 from journal.errors import Code, JournalError, failure
 from journal.identities import Position, Scope
 from journal.log.kafka_client import tame
-from journal.log.kafka_cluster import RETRY_SECONDS, KafkaCluster
+from journal.log.kafka_cluster import RETRY_SECONDS, KafkaCluster, closed
 from journal.log.kafka_directory import Directory, lost
 from journal.ports import StoredEvent
 from journal.tasks import start
@@ -163,7 +163,7 @@ class Reader:
                 topic, "it does not have the offset that was to be read: it was truncated or replaced"
             ) from error
         except ConsumerStoppedError as error:
-            raise failure(Code.CLOSED, "the log was closed") from error
+            raise closed() from error
         except KafkaError as error:
             raise self._cluster.meaning(f"read topic {topic}", error) from error
 
@@ -268,13 +268,13 @@ class Readers:
         self._in_use.add(reader)
         if self._closed:  # while it was started
             self.discard(reader)
-            raise failure(Code.CLOSED, "the log was closed")
+            raise closed()
         reader.begin(topic, offset)
         return reader
 
     async def _start(self, wait_ms: int) -> Reader:
         reader = Reader(self._cluster, max_bytes=self._max_bytes, wait_ms=wait_ms)
-        await self._cluster.start(reader.consumer.start(), reader.consumer.stop)
+        await self._cluster.start(reader.consumer.start, reader.consumer.stop)
         return reader
 
     def close(self) -> None:

@@ -271,7 +271,7 @@ class Topics:
             if self._admin is None:
                 admin = AIOKafkaAdminClient(**self._cluster.options())
                 tame(admin._client, self._cluster.options())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-                await self._cluster.start(admin.start(), admin.close)
+                await self._cluster.start(admin.start, admin.close)
                 self._admin = admin
         return self._admin
 

@@ -81,7 +81,7 @@ class Producers:
                 self.retire(self._current)
             if self._current is None:
                 producer = Producer(self._cluster)
-                await self._cluster.start(producer.client.start(), producer.stop)
+                await self._cluster.start(producer.client.start, producer.stop)
                 self._current = producer
             return self._current
 
@@ -206,7 +206,7 @@ class TopicWriter:
 
     async def _send(self, producer: Producer, batch: Any, count: int) -> None:
         producer.records += count
-        async with asyncio.timeout(self._cluster.timeout):
+        async with self._cluster.deadline():
             await (await producer.client.send_batch(batch, self._name, partition=0))
 
     def _refuse(self, error: JournalError) -> None:
