@@ -31,6 +31,14 @@ PASSING: Final = (  # one broker cannot be asked now
 _OF_CONNECTIONS: Final = ("client_id", "request_timeout_ms", "security", "ssl", "sasl")
 
 
+def is_dead(client: AIOKafkaClient) -> bool:
+    """Whether what serves a client that was started was cancelled, by whoever cancels all tasks: it would wait for ever."""
+    connections: Iterable[Any] = client._conns.values()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    tasks: list[asyncio.Task[None] | None] = [client._sync_task]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+    tasks += [connection._read_task for connection in connections if connection.connected()]  # noqa: SLF001
+    return any(task is None or task.done() for task in tasks)
+
+
 def tame(client: AIOKafkaClient, options: Mapping[str, Any]) -> None:
     """Correct a client that was not started yet; `options` are those that it was made with.
 

@@ -181,7 +181,7 @@ class KafkaCluster:
             async with self.deadline():
                 found = await reason(self.servers, self.security, self.options(), self.timeout)
                 return failure(found.code, f"{self} cannot be used ({doing}): {found.message}")
-        return closed() if self._closed else failure(Code.STORAGE_FAILED, f"{self} cannot be reached ({doing}): {error}")
+        return self.meaning(doing, error)
 
 
 def closed() -> JournalError:

@@ -15,7 +15,7 @@ from aiokafka import AIOKafkaClient
 from aiokafka.errors import NoError, UnknownTopicOrPartitionError, for_code
 
 from journal.errors import Code, JournalError, failure
-from journal.log.kafka_client import PASSING, tame
+from journal.log.kafka_client import PASSING, is_dead, tame
 from journal.log.kafka_cluster import RETRY_SECONDS, KafkaCluster
 from journal.log.kafka_protocol import TopicRequest
 
@@ -79,6 +79,8 @@ class Directory:
     async def client(self) -> AIOKafkaClient:
         """The client that is asked, for asking more. Raises as `KafkaCluster.start`."""
         async with self._starting:
+            if self._client is not None and is_dead(self._client):
+                self.close()
             if self._client is None:
                 client = AIOKafkaClient(**self._cluster.options())
                 tame(client, self._cluster.options())

@@ -26,7 +26,7 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from journal.errors import Code, JournalError, failure
 from journal.identities import Position, Scope
-from journal.log.kafka_client import tame
+from journal.log.kafka_client import is_dead, tame
 from journal.log.kafka_cluster import RETRY_SECONDS, KafkaCluster, closed
 from journal.log.kafka_directory import Directory, lost
 from journal.ports import StoredEvent
@@ -144,6 +144,13 @@ class Reader:
         known: set[int] | None = self.consumer.partitions_for_topic(self._partition.topic)
         return bool(known)
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it would never read anything again."""
+        fetcher: Any = self.consumer._fetcher  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        client = self.consumer._client  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        return bool(fetcher._fetch_task.done()) or is_dead(client)  # noqa: SLF001
+
     def rest(self) -> None:
         """Stop asking for what comes next, until another begins."""
         self.consumer.pause(self._partition)
@@ -242,8 +249,12 @@ class Readers:
 
     async def take(self, topic: str, offset: int) -> Reader:
         """A reader at `offset`; give it back or discard it."""
-        reader = self._idle.pop() if self._idle else await self._start(_READ_WAIT_MS)
-        return self._use(reader, topic, offset)
+        while self._idle:
+            reader = self._idle.pop()
+            if not reader.is_dead:
+                return self._use(reader, topic, offset)
+            self._cluster.stop(reader.consumer.stop)
+        return self._use(await self._start(_READ_WAIT_MS), topic, offset)
 
     def give_back(self, reader: Reader) -> None:
         """The read went well: let another use it."""

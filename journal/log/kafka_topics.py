@@ -24,7 +24,7 @@ from aiokafka.errors import (
 
 from journal.errors import Code, JournalError, failure
 from journal.identities import Scope
-from journal.log.kafka_client import tame
+from journal.log.kafka_client import is_dead, tame
 from journal.log.kafka_cluster import RETRY_SECONDS, KafkaCluster
 from journal.log.kafka_directory import Directory
 from journal.tasks import read_error, start
@@ -268,6 +268,8 @@ class Topics:
 
     async def _client(self) -> AIOKafkaAdminClient:
         async with self._starting:
+            if self._admin is not None and is_dead(self._admin._client):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+                self.close()
             if self._admin is None:
                 admin = AIOKafkaAdminClient(**self._cluster.options())
                 tame(admin._client, self._cluster.options())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

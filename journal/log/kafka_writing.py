@@ -19,7 +19,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from journal.errors import Code, JournalError, OutcomeUnknownError, failure
-from journal.log.kafka_client import tame
+from journal.log.kafka_client import is_dead, tame
 from journal.log.kafka_cluster import KafkaCluster
 from journal.log.kafka_reading import MAC_HEADER
 from journal.log.kafka_topics import Topic
@@ -47,6 +47,12 @@ class Producer:
         self.in_flight = 0
         self.retired = False
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether it would never send anything again."""
+        sender: asyncio.Task[None] = self.client._sender.sender_task  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        return sender.done() or is_dead(self.client.client)
+
     async def stop(self) -> None:
         """Let nothing be sent any more, as far as that can be."""
         # `stop` waits until everything is delivered, which may be never; so what is pending is failed first.
@@ -69,6 +75,9 @@ class Producers:
 
     async def take(self) -> Producer:
         """The producer to use for one batch; give it back. Raises as `KafkaCluster.start`."""
+        current = self._current
+        if current is not None and current.is_dead:
+            self.retire(current)
         current = self._current
         if current is None or current.records >= MAX_RECORDS:
             current = await self._replace()

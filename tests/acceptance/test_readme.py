@@ -40,6 +40,7 @@ from tests.acceptance.commands import DEADLINE, Journal, environment
 from tests.acceptance.test_cluster_command import KAFKA_RIGHTS, REDIS_RIGHTS
 from tests.conftest import OpenJournal
 from tests.factories import SCOPE, chain_of, plan_record
+from tests.places import Embedded
 
 if TYPE_CHECKING:
     from tests.services import KafkaService, RedisService
@@ -121,6 +122,12 @@ class Services:
         for this, that in zip(these, those, strict=True):
             text = text.replace(this, that)
         return text
+
+
+@pytest.fixture
+def place(embedded_place: Embedded) -> Embedded:
+    """The journal of a console session is a file."""
+    return embedded_place
 
 
 @pytest.fixture

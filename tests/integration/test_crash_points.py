@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -16,11 +14,10 @@ import pytest
 
 from journal.identities import HolderId
 from journal.journal import Journal
-from journal.leases.sqlite import SQLiteLeases
-from journal.log.sqlite import SQLiteLog
 from tests.factories import SCOPE
 from tests.faults import DeadError, Fuse, StoppingLeases, StoppingLog
 from tests.integration.scripts import session
+from tests.places import Cluster, Embedded, Place, journal_at
 
 ROOT = Path(__file__).parents[2]
 TTL = timedelta(seconds=30)
@@ -30,13 +27,13 @@ TTL = timedelta(seconds=30)
 class Doomed:
     """A journal in this process that dies as its fuse says, and what its session was told."""
 
-    path: Path
+    place: Place
     fuse: Fuse
     told: list[str] = field(default_factory=list)
 
     async def run(self) -> bool:
         """Run the session until it ends or the fuse blows; says whether it ended. Nothing of it is left running."""
-        log, leases = SQLiteLog(self.path), SQLiteLeases(self.path)
+        log, leases = self.place.log(), self.place.leases()
         journal = Journal(StoppingLog(log, self.fuse), StoppingLeases(leases, self.fuse))
         asyncio.get_running_loop().set_exception_handler(_ignore_the_dead)
         others = asyncio.all_tasks()
@@ -68,9 +65,9 @@ def _ignore_the_dead(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -
         loop.default_exception_handler(context)
 
 
-async def finish_after(path: Path, told: list[str], clock: Callable[[], float]) -> session.History:
+async def finish_after(place: Place, told: list[str], *, late: bool) -> session.History:
     """Another holder takes over, finishes the work, and checks the log."""
-    async with session.open_journal(path, clock=clock) as journal:
+    async with journal_at(place, late=late) as journal:
         await journal.create(SCOPE)
         told = list(told)
         async with journal.lease(SCOPE, HolderId("successor"), ttl=TTL, wait=timedelta(seconds=1.5)) as lease:
@@ -79,7 +76,7 @@ async def finish_after(path: Path, told: list[str], clock: Callable[[], float]) 
 
 
 async def port_calls(folder: Path) -> list[str]:
-    doomed = Doomed(folder / "whole.db", Fuse())
+    doomed = Doomed(Embedded(folder / "whole.db"), Fuse())
     assert await doomed.run()
     return doomed.fuse.calls
 
@@ -89,34 +86,40 @@ async def test_stopped_around_any_port_call_the_work_is_finished_by_another(tmp_
     calls = await port_calls(tmp_path)
     assert len(calls) > 25
     for at, name in enumerate(calls):
-        doomed = Doomed(tmp_path / f"{at}.db", Fuse(at, after=after))
+        doomed = Doomed(Embedded(tmp_path / f"{at}.db"), Fuse(at, after=after))
         await doomed.run()
         assert doomed.fuse.blown.is_set(), f"call {at} ({name}) did not happen"
         # The lease runs out in the successor's future: nobody has to wait for it.
-        history = await finish_after(doomed.path, doomed.told, lambda: time.time() + TTL.total_seconds() + 1)
+        history = await finish_after(doomed.place, doomed.told, late=True)
         assert len(history.fences) <= 2, f"call {at} ({name})"
 
 
 async def test_an_uninterrupted_session_leaves_nothing_to_do(tmp_path: Path) -> None:
-    doomed = Doomed(tmp_path / "journal.db", Fuse())
+    doomed = Doomed(Embedded(tmp_path / "journal.db"), Fuse())
     assert await doomed.run()
-    history = await finish_after(doomed.path, doomed.told, time.time)
+    history = await finish_after(doomed.place, doomed.told, late=False)
     assert len(doomed.told) == len(history.entries)
     assert history.voids == []
 
 
-async def test_killed_by_sigkill_around_any_port_call_the_work_is_finished_by_another(tmp_path: Path) -> None:
-    script = [sys.executable, "-m", "tests.integration.scripts.crash_points", str(tmp_path)]
+STRIDE = {Embedded: 1, Cluster: 4}  # a point takes a second on a cluster
+
+
+async def test_killed_by_sigkill_around_any_port_call_the_work_is_finished_by_another(
+    tmp_path: Path, place: Place
+) -> None:
+    stride = STRIDE[type(place)]
+    script = [sys.executable, "-m", "tests.integration.scripts.crash_points", str(place), str(tmp_path), str(stride)]
     run = await asyncio.to_thread(
         subprocess.run, script, cwd=ROOT, check=True, capture_output=True, text=True, timeout=120
     )
-    calls = int(run.stdout)
-    assert calls > 25
-    files = [tmp_path / f"{at}-{side}.db" for at in range(calls) for side in ("before", "after")]
+    points = run.stdout.split()
+    assert len(points) * stride > 50
 
-    async def check(path: Path) -> None:
-        told = path.with_suffix(".told")
-        await finish_after(path, told.read_text().splitlines() if told.exists() else [], time.time)
+    async def check(point: str) -> None:
+        told = tmp_path / f"{point}.told"
+        lines = told.read_text().splitlines() if told.exists() else []
+        await finish_after(place.sibling(point), lines, late=False)
 
-    for start in range(0, len(files), 8):
-        await asyncio.gather(*(check(path) for path in files[start : start + 8]))
+    for start in range(0, len(points), 8):
+        await asyncio.gather(*(check(point) for point in points[start : start + 8]))

@@ -43,6 +43,7 @@ from tests.conftest import OpenJournal
 from tests.factories import SCOPE, chain_of, plan_record
 from tests.integration.scripts import session
 from tests.integration.scripts.session import read_history
+from tests.places import Embedded, journal_at
 
 ROOT = Path(__file__).parents[2]
 ALICE, BOB = HolderId("alice"), HolderId("bob")
@@ -51,9 +52,15 @@ SHIFT = 40  # positions are the low bits of a row's key
 
 
 @pytest.fixture
+def place(embedded_place: Embedded) -> Embedded:
+    """What is tested here is the file."""
+    return embedded_place
+
+
+@pytest.fixture
 async def whole(journal_file: Path) -> Path:
     """A journal's file with a finished session in it, and no journal open."""
-    async with session.open_journal(journal_file) as journal:
+    async with journal_at(Embedded(journal_file)) as journal:
         await session.run(journal, "writer", lambda _: None, ttl=TTL)
     assert sorted(file.name for file in journal_file.parent.iterdir()) == ["journal.db"]
     return journal_file
@@ -153,7 +160,7 @@ async def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
 
 
 async def test_processes_that_make_the_file_at_once_agree_on_one(journal_file: Path) -> None:
-    journals = [session.open_journal(journal_file) for _ in range(6)]
+    journals = [journal_at(Embedded(journal_file)) for _ in range(6)]
     created = await asyncio.gather(*(journal.create(SCOPE) for journal in journals))
     assert sum(one.created for one in created) == 1
     assert len({one.incarnation for one in created}) == 1
@@ -222,7 +229,7 @@ async def test_events_that_vanish_behind_a_reader_are_history_lost(
 
 
 async def test_a_flipped_byte_makes_everything_behind_it_void(whole: Path, open_journal: OpenJournal) -> None:
-    async with session.open_journal(whole) as journal:
+    async with journal_at(Embedded(whole)) as journal:
         before = await read_history(journal)
     connection = sqlite3.connect(whole)
     key, data = connection.execute("SELECT key, data FROM events ORDER BY key LIMIT 1 OFFSET 4").fetchone()
@@ -267,7 +274,7 @@ async def test_the_write_ahead_log_of_a_killed_process_is_recovered(
 
 
 async def test_a_read_only_reader_sees_what_is_in_the_write_ahead_log(journal_file: Path) -> None:
-    async with session.open_journal(journal_file) as writer:
+    async with journal_at(Embedded(journal_file)) as writer:
         await session.run(writer, "writer", lambda _: None, ttl=TTL)
         reader = Journal(
             SQLiteLog(journal_file, create=False, read_only=True),
@@ -295,7 +302,7 @@ async def test_a_copy_taken_while_a_lease_was_held_names_the_old_holder_until_it
     copy.parent.mkdir()
     for suffix in ("", "-wal"):
         subprocess.run(["cp", f"{journal_file}{suffix}", f"{copy}{suffix}"], check=True)
-    copied = open_journal(copy)
+    copied = open_journal(Embedded(copy))
     with pytest.raises(LeaseContendedError, match="alice") as caught:
         await copied.acquire(SCOPE, BOB, wait=timedelta(0))
     assert caught.value.holder == ALICE
@@ -310,7 +317,7 @@ async def test_a_copy_taken_while_a_lease_was_held_names_the_old_holder_until_it
 
 async def test_a_copy_of_a_closed_journal_blocks_nobody(whole: Path, tmp_path: Path, open_journal: OpenJournal) -> None:
     shutil.copy(whole, tmp_path / "copy.db")
-    lease = await open_journal(tmp_path / "copy.db").acquire(SCOPE, BOB, wait=timedelta(0))
+    lease = await open_journal(Embedded(tmp_path / "copy.db")).acquire(SCOPE, BOB, wait=timedelta(0))
     assert lease.fence == 2
 
 

@@ -1,4 +1,4 @@
-"""The journal's operations end to end on SQLite, in one process and with several journals on one file."""
+"""The journal's operations end to end, in one process and with several journals at one place."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ from journal.vocabulary import BackfillCompletion, BackfillCounts, Direction, Gr
 from tests.conftest import OpenJournal
 from tests.factories import SCOPE, chain_of, group_record, manifest_of, plan_record, rollback_plan_record
 from tests.integration.scripts.session import read_history
+from tests.places import Place
 
 ROOT = Path(__file__).parents[2]
 ALICE, BOB = HolderId("alice"), HolderId("bob")
@@ -311,7 +312,7 @@ async def test_two_journals_see_the_same_and_take_turns(journal: Journal, open_j
 
 
 async def test_loads_under_a_stale_lease_are_refused(journal: Journal, lease: Lease, open_journal: OpenJournal) -> None:
-    await open_journal(clock=lambda: 4_000_000_000.0).acquire(SCOPE, BOB)
+    await open_journal(late=True).acquire(SCOPE, BOB)
     loads = (
         journal.load_applied,
         journal.load_open_plan,
@@ -400,10 +401,10 @@ async def test_an_authenticated_scope_is_read_with_its_key_alone(open_journal: O
 CREATE = """
 import asyncio, sys
 from journal.identities import Scope
-from tests.integration.scripts.session import open_journal
+from tests.places import journal_at, place_of
 
 async def main():
-    journal = open_journal(sys.argv[1])
+    journal = journal_at(place_of(sys.argv[1]))
     sys.stdin.read()
     print((await journal.create(Scope("raced"))).created)
     await journal.close()
@@ -412,10 +413,10 @@ asyncio.run(main())
 """
 
 
-async def test_of_many_processes_that_create_one_scope_in_a_new_file_exactly_one_does(journal_file: Path) -> None:
+async def test_of_many_processes_that_create_one_scope_in_a_new_place_exactly_one_does(place: Place) -> None:
     def race() -> list[str]:
         reading, writing = os.pipe()
-        command = [sys.executable, "-c", CREATE, str(journal_file)]
+        command = [sys.executable, "-c", CREATE, str(place)]
         children = [
             subprocess.Popen(command, cwd=ROOT, stdin=reading, stdout=subprocess.PIPE, text=True) for _ in range(5)
         ]

@@ -36,7 +36,6 @@ from tests.integration.scripts.session import read_history
 ALICE, BOB, CAROL = HolderId("alice"), HolderId("bob"), HolderId("carol")
 LONG, SHORT = timedelta(seconds=30), timedelta(seconds=0.3)
 NO_WAIT = timedelta(0)
-FAR_FUTURE: Callable[[], float] = lambda: 4_000_000_000.0  # noqa: E731  (a clock for which every lease ran out)
 
 
 class Faulty:
@@ -109,7 +108,7 @@ async def test_a_waiter_is_told_of_every_new_holder(mine: Journal, open_journal:
     waiting = asyncio.ensure_future(open_journal().acquire(SCOPE, CAROL, on_wait=lambda e: waited.append(e.holder)))
     await until(lambda: waited == [ALICE])
     await mine.refresh(first)
-    other = open_journal(clock=FAR_FUTURE)
+    other = open_journal(late=True)
     await other.acquire(SCOPE, BOB, ttl=LONG)
     await until(lambda: waited == [ALICE, BOB])
     waiting.cancel()
@@ -270,7 +269,7 @@ async def test_a_lease_whose_renewal_is_not_confirmed_in_time_says_that_it_is_lo
 
 async def test_a_lease_taken_by_another_says_that_it_is_fenced(mine: Journal, open_journal: OpenJournal) -> None:
     old = await mine.acquire(SCOPE, ALICE, ttl=LONG)
-    new = await open_journal(clock=FAR_FUTURE).acquire(SCOPE, BOB, ttl=LONG)
+    new = await open_journal(late=True).acquire(SCOPE, BOB, ttl=LONG)
     await asyncio.wait_for(old.wait_lost(), 5)
     with pytest.raises(FencedError) as caught:
         old.check()
@@ -346,7 +345,7 @@ async def test_a_cancelled_release_is_finished_all_the_same(open_journal: OpenJo
 
 async def test_releasing_a_superseded_lease_harms_nobody(mine: Journal, open_journal: OpenJournal) -> None:
     old = await mine.acquire(SCOPE, ALICE, ttl=LONG)
-    other = open_journal(clock=FAR_FUTURE)
+    other = open_journal(late=True)
     new = await other.acquire(SCOPE, BOB, ttl=LONG)
     await mine.release(old)
     held = await other.lease_in_store(SCOPE)
@@ -433,10 +432,10 @@ async def test_a_lease_of_another_journal_is_refused(mine: Journal, open_journal
     await mine.begin_plan(lease, record)
 
 
-async def test_fences_go_on_above_the_log_when_the_store_forgets(open_journal: OpenJournal, tmp_path: object) -> None:
+async def test_fences_go_on_above_the_log_when_the_store_forgets(open_journal: OpenJournal) -> None:
     fences: list[Fence] = []
     for number in range(3):
-        journal = open_journal(leases_path=tmp_path / f"leases-{number}.db")  # type: ignore[operator]
+        journal = open_journal(store=f"leases-{number}")
         await journal.create(SCOPE)
         fences.append((await journal.acquire(SCOPE, HolderId(f"holder-{number}"), wait=NO_WAIT)).fence)
     assert fences == [1, 2, 3]

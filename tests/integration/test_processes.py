@@ -1,4 +1,4 @@
-"""Several processes on one file: killed, stopped and woken up, racing."""
+"""Several processes at one place: killed, stopped and woken up, racing."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from journal.vocabulary import GroupEventKind
 from tests.conftest import OpenJournal
 from tests.factories import SCOPE, chain_of, group_record
 from tests.integration.scripts.session import check_told, read_history
+from tests.places import Place
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = chain_of(5)
@@ -32,9 +33,9 @@ TTL = timedelta(seconds=0.6)
 
 
 @contextmanager
-def process(mode: str, path: Path, holder: str, ttl: timedelta = TTL) -> Iterator[subprocess.Popen[str]]:
+def process(mode: str, place: Place, holder: str, ttl: timedelta = TTL) -> Iterator[subprocess.Popen[str]]:
     """A writer in a process of its own; it is gone at the end of the block."""
-    command = [sys.executable, "-m", "tests.integration.scripts.journal_writer", mode, str(path), holder]
+    command = [sys.executable, "-m", "tests.integration.scripts.journal_writer", mode, str(place), holder]
     with subprocess.Popen(
         [*command, str(ttl.total_seconds())], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
@@ -72,9 +73,9 @@ async def until_stopped(child: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize(("mode", "late"), [("sleeper", 1), ("sleeper-pipelined", 3)])
 async def test_a_writer_that_slept_through_its_successor_is_fenced_and_its_late_events_are_void(
-    journal_file: Path, open_journal: OpenJournal, mode: str, late: int
+    place: Place, open_journal: OpenJournal, mode: str, late: int
 ) -> None:
-    with process(mode, journal_file, "sleeper") as child:
+    with process(mode, place, "sleeper") as child:
         assert await asyncio.to_thread(line_of, child) == "about to write"
         await until_stopped(child)
         journal = open_journal()
@@ -102,9 +103,9 @@ async def test_a_writer_that_slept_through_its_successor_is_fenced_and_its_late_
 
 
 async def test_a_writer_stopped_behind_its_append_is_told_that_it_counts_and_fenced_at_the_next(
-    journal_file: Path, open_journal: OpenJournal
+    place: Place, open_journal: OpenJournal
 ) -> None:
-    with process("waker", journal_file, "sleeper") as child:
+    with process("waker", place, "sleeper") as child:
         assert await asyncio.to_thread(line_of, child) == "about to write"
         await until_stopped(child)
         journal = open_journal()
@@ -126,11 +127,11 @@ async def test_a_writer_stopped_behind_its_append_is_told_that_it_counts_and_fen
 LANES, KILLS = 3, 12
 
 
-def kill_in_turn(path: Path, seed: int) -> list[str]:
-    """Let one writer after another work on one file and die somewhere; returns what they were told."""
+def kill_in_turn(place: Place, seed: int) -> list[str]:
+    """Let one writer after another work at one place and die somewhere; returns what they were told."""
     rng, told = random.Random(seed), []
     for number in range(KILLS):
-        with process("load", path, f"writer-{number}", timedelta(seconds=0.3)) as child:
+        with process("load", place, f"writer-{number}", timedelta(seconds=0.3)) as child:
             assert line_of(child) == "leased"
             told += [line_of(child) for _ in range(rng.randrange(60))]
             time.sleep(rng.random() / 200)  # any moment will do
@@ -141,12 +142,12 @@ def kill_in_turn(path: Path, seed: int) -> list[str]:
 
 
 async def test_nothing_is_lost_or_counted_twice_by_writers_killed_at_random_moments(
-    tmp_path: Path, open_journal: OpenJournal
+    place: Place, open_journal: OpenJournal
 ) -> None:
-    files = [tmp_path / f"lane-{lane}.db" for lane in range(LANES)]
-    told = await asyncio.gather(*(asyncio.to_thread(kill_in_turn, file, seed) for seed, file in enumerate(files)))
-    for file, lines in zip(files, told, strict=True):
-        journal = open_journal(file)
+    lanes = [place.sibling(f"lane-{lane}") for lane in range(LANES)]
+    told = await asyncio.gather(*(asyncio.to_thread(kill_in_turn, lane, seed) for seed, lane in enumerate(lanes)))
+    for lane, lines in zip(lanes, told, strict=True):
+        journal = open_journal(lane)
         history = await read_history(journal)
         check_told(history, lines)
         assert history.repeats == []
@@ -161,11 +162,11 @@ async def test_nothing_is_lost_or_counted_twice_by_writers_killed_at_random_mome
 # --- races --------------------------------------------------------------------------------------------------------------
 
 
-async def race(mode: str, path: Path, scopes: list[Scope], racers: int = 2) -> list[list[dict[str, Any]]]:
+async def race(mode: str, place: Place, scopes: list[Scope], racers: int = 2) -> list[list[dict[str, Any]]]:
     """Race for each scope in turn; returns the outcomes of each round."""
     rounds: list[list[dict[str, Any]]] = []
     with ExitStack() as stack:
-        children = [stack.enter_context(process(mode, path, f"racer-{number}")) for number in range(racers)]
+        children = [stack.enter_context(process(mode, place, f"racer-{number}")) for number in range(racers)]
         for child in children:
             assert await asyncio.to_thread(line_of, child) == "ready"
         for scope in scopes:
@@ -183,9 +184,9 @@ SCOPES = [Scope(f"scope-{number}") for number in range(15)]
 
 
 async def test_of_two_processes_that_create_a_scope_one_creates_and_both_agree(
-    journal_file: Path, open_journal: OpenJournal
+    place: Place, open_journal: OpenJournal
 ) -> None:
-    for outcomes in await race("create", journal_file, SCOPES):
+    for outcomes in await race("create", place, SCOPES):
         assert sorted(outcome["created"] for outcome in outcomes) == [False, True]
         assert outcomes[0]["incarnation"] == outcomes[1]["incarnation"]
     journal = open_journal()
@@ -196,12 +197,12 @@ async def test_of_two_processes_that_create_a_scope_one_creates_and_both_agree(
 
 
 async def test_of_two_processes_that_acquire_one_wins_and_the_other_learns_who(
-    journal_file: Path, open_journal: OpenJournal
+    place: Place, open_journal: OpenJournal
 ) -> None:
     journal = open_journal()
     for scope in SCOPES:
         await journal.create(scope)
-    for outcomes in await race("acquire", journal_file, SCOPES):
+    for outcomes in await race("acquire", place, SCOPES):
         winners = [outcome for outcome in outcomes if "fence" in outcome]
         losers = [outcome for outcome in outcomes if outcome.get("error") == "LeaseContendedError"]
         assert (len(winners), len(losers)) == (1, 1)
@@ -209,12 +210,12 @@ async def test_of_two_processes_that_acquire_one_wins_and_the_other_learns_who(
 
 
 async def test_of_two_processes_that_append_under_one_parent_one_counts_and_the_other_is_told(
-    journal_file: Path, open_journal: OpenJournal
+    place: Place, open_journal: OpenJournal
 ) -> None:
     journal = open_journal()
     for scope in SCOPES:
         await journal.create(scope)
-    for scope, outcomes in zip(SCOPES, await race("announce", journal_file, SCOPES), strict=True):
+    for scope, outcomes in zip(SCOPES, await race("announce", place, SCOPES), strict=True):
         winners = [outcome for outcome in outcomes if "lease_id" in outcome]
         losers = [outcome for outcome in outcomes if outcome.get("error") == "FencedError"]
         assert (len(winners), len(losers)) == (1, 1), outcomes

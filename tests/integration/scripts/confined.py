@@ -27,6 +27,7 @@ from journal.log.sqlite import SQLiteLog
 from tests.factories import SCOPE
 from tests.integration.scripts import session
 from tests.integration.scripts.journal_writer import clear, cycle
+from tests.places import Embedded, journal_at
 
 TTL = timedelta(seconds=30)
 
@@ -50,7 +51,7 @@ async def attempt(step: str, work: Awaitable[Any]) -> Any:
 
 
 async def write(path: Path) -> None:
-    async with session.open_journal(path) as journal:
+    async with journal_at(Embedded(path)) as journal:
         await attempt("write", session.run(journal, "confined", lambda _: None, ttl=TTL))
 
 
@@ -74,7 +75,7 @@ async def as_user(uid: int, work: Any, path: Path) -> None:
 
 
 async def session_once(path: Path) -> None:
-    async with session.open_journal(path) as journal:
+    async with journal_at(Embedded(path)) as journal:
         await session.run(journal, "warm", lambda _: None, ttl=TTL)
 
 
@@ -106,12 +107,12 @@ class Filler:
 async def full(folder: Path) -> None:
     filler, path = Filler(folder), folder / "journal.db"
     filler.fill()
-    async with session.open_journal(path) as journal:
+    async with journal_at(Embedded(path)) as journal:
         await attempt("create the file", journal.create(SCOPE))
     say("left behind", files=filler.neighbours())
     filler.make_room()
     told: list[str] = []
-    async with session.open_journal(path) as journal:
+    async with journal_at(Embedded(path)) as journal:
         await attempt("create the scope", journal.create(SCOPE))
         filler.fill()
         await attempt("acquire on a full disk", fill_and_acquire(journal))
@@ -124,7 +125,7 @@ async def full(folder: Path) -> None:
         filler.make_room()
         lease = await attempt("go on", resume(journal, lease, told))
         await attempt("release", journal.release(lease))
-    async with session.open_journal(path) as journal:
+    async with journal_at(Embedded(path)) as journal:
         history = await session.read_history(journal)
         session.check_told(history, told)
         say("verified", entries=len(history.entries), told=len(told))

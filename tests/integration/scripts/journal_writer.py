@@ -1,4 +1,4 @@
-"""Writers for process tests: `journal_writer.py MODE FILE HOLDER [TTL_SECONDS]`. They speak in lines on stdout.
+"""Writers for process tests: `journal_writer.py MODE PLACE HOLDER [TTL_SECONDS]`. They speak in lines on stdout.
 
 load      work for ever, cycle after cycle, telling every entry, until killed
 sleeper   stop (SIGSTOP) right before the append of a group event; woken up, say what the write brought
@@ -16,15 +16,12 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from pathlib import Path
 
 from journal.codec import Codec
 from journal.errors import JournalError
 from journal.identities import HolderId, LeaseId, Scope
 from journal.journal import Journal
 from journal.lease import Lease
-from journal.leases.sqlite import SQLiteLeases
-from journal.log.sqlite import SQLiteLog
 from journal.migrations.manifest import VerifiedManifest, verify_rollback
 from journal.records import AppliedRecord, LeaseAcquiredRecord, RolledBackRecord
 from journal.spine import Spine
@@ -32,10 +29,10 @@ from journal.vocabulary import GroupEventKind
 from tests.factories import SCOPE, chain_of, group_record, plan_record, rollback_plan_record, step_record
 from tests.faults import FaultyLog
 from tests.integration.scripts import session
+from tests.places import Place, journal_at, place_of
 
 BEFORE, COMMITTED = GroupEventKind.BEFORE_COMMIT, GroupEventKind.COMMITTED
 MANIFESTS = chain_of(5)
-POLL = timedelta(milliseconds=10)
 
 
 def say(line: str) -> None:
@@ -53,8 +50,8 @@ def outcome_of(error: JournalError) -> dict[str, object]:
 # --- load -------------------------------------------------------------------------------------------------------------
 
 
-async def load(path: Path, holder: HolderId, ttl: timedelta) -> None:
-    journal = session.open_journal(path)
+async def load(place: Place, holder: HolderId, ttl: timedelta) -> None:
+    journal = journal_at(place)
     await journal.create(SCOPE)
     lease = await journal.acquire(SCOPE, holder, ttl=ttl)
     say("leased")
@@ -129,9 +126,9 @@ async def stop_behind(call: Callable[[], Awaitable[object]]) -> object:
     return result
 
 
-async def sleeper(path: Path, holder: HolderId, ttl: timedelta, *, events: int = 1, behind: bool = False) -> None:
-    log = FaultyLog(SQLiteLog(path, poll=POLL))
-    journal = Journal(log, SQLiteLeases(path))
+async def sleeper(place: Place, holder: HolderId, ttl: timedelta, *, events: int = 1, behind: bool = False) -> None:
+    log = FaultyLog(place.log())
+    journal = Journal(log, place.leases())
     await journal.create(SCOPE)
     lease = await journal.acquire(SCOPE, holder, ttl=ttl)
     await journal.begin_plan(lease, plan_record(lease, MANIFESTS))
@@ -156,8 +153,8 @@ async def sleeper(path: Path, holder: HolderId, ttl: timedelta, *, events: int =
 # --- racers -------------------------------------------------------------------------------------------------------------
 
 
-async def race(path: Path, holder: HolderId, ttl: timedelta, mode: str) -> None:
-    log, leases = SQLiteLog(path, poll=POLL), SQLiteLeases(path)
+async def race(place: Place, holder: HolderId, ttl: timedelta, mode: str) -> None:
+    log, leases = place.log(), place.leases()
     journal = Journal(log, leases)
     await journal.scopes()
     say("ready")
@@ -187,19 +184,19 @@ async def _attempt(journal: Journal, spine: Spine, holder: HolderId, ttl: timede
     return {"lease_id": str(lease_id)}
 
 
-async def main(mode: str, file: str, holder: str, ttl_seconds: str = "30") -> None:
-    path, who, ttl = Path(file), HolderId(holder), timedelta(seconds=float(ttl_seconds))
+async def main(mode: str, at: str, holder: str, ttl_seconds: str = "30") -> None:
+    place, who, ttl = place_of(at), HolderId(holder), timedelta(seconds=float(ttl_seconds))
     match mode:
         case "load":
-            await load(path, who, ttl)
+            await load(place, who, ttl)
         case "sleeper":
-            await sleeper(path, who, ttl)
+            await sleeper(place, who, ttl)
         case "sleeper-pipelined":
-            await sleeper(path, who, ttl, events=3)
+            await sleeper(place, who, ttl, events=3)
         case "waker":
-            await sleeper(path, who, ttl, behind=True)
+            await sleeper(place, who, ttl, behind=True)
         case _:
-            await race(path, who, ttl, mode)
+            await race(place, who, ttl, mode)
 
 
 if __name__ == "__main__":

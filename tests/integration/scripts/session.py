@@ -4,12 +4,10 @@ the second one rolled back again. And the check that a log holds exactly what it
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from journal.admission import Admitted, Void, empty_state
@@ -18,8 +16,6 @@ from journal.events import Event, EventType
 from journal.identities import HolderId, Scope
 from journal.journal import Journal
 from journal.lease import Lease
-from journal.leases.sqlite import SQLiteLeases
-from journal.log.sqlite import SQLiteLog
 from journal.migrations.manifest import verify_rollback
 from journal.records import AppliedRecord, JournalEntry, RolledBackRecord
 from journal.vocabulary import GroupEventKind
@@ -34,10 +30,6 @@ Told = Callable[[str], None]
 def tell(told: Told, entry: JournalEntry[Any]) -> None:
     """What a writer knows once an operation returned: one line that a log can be checked for."""
     told(f"{entry.sequence} {entry.record!r}")
-
-
-def open_journal(path: Path | str, *, clock: Callable[[], float] = time.time) -> Journal:
-    return Journal(SQLiteLog(path, poll=timedelta(milliseconds=10)), SQLiteLeases(path, clock=clock))
 
 
 async def run(journal: Journal, holder: str, told: Told, *, ttl: timedelta, scope: Scope = SCOPE) -> None:
