@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from aiokafka import AIOKafkaClient
+from aiokafka.client import ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
-from aiokafka.conn import create_conn
+from aiokafka.conn import CloseReason, create_conn
 from aiokafka.errors import (
     CorrelationIdError,
     KafkaConnectionError,
@@ -43,7 +44,8 @@ def tame(client: AIOKafkaClient, options: Mapping[str, Any]) -> None:
     """Correct a client that was not started yet; `options` are those that it was made with.
 
     aiokafka has no settings for this: by itself it makes the topics that it asks for, on a broker with
-    `auto.create.topics.enable`, and when it is cancelled while it starts it leaves a connection open.
+    `auto.create.topics.enable`, when it is cancelled while it starts it leaves a connection open, and it forgets one that
+    the broker has ended before it was closed here.
     """
     passed = {name: value for name, value in options.items() if name.startswith(_OF_CONNECTIONS)}
 
@@ -71,5 +73,16 @@ def tame(client: AIOKafkaClient, options: Mapping[str, Any]) -> None:
         cluster_metadata.failed_update(None)
         return False
 
+    get_connection = client._get_conn  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+
+    async def connection(
+        node_id: Any, *, group: ConnectionGroup = ConnectionGroup.DEFAULT, no_hint: bool = False
+    ) -> Any:
+        known: Any = client._conns.get((node_id, group))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        if known is not None and not known.connected():
+            known.close(reason=CloseReason.CONNECTION_BROKEN)
+        return await get_connection(node_id, group=group, no_hint=no_hint)
+
+    client._get_conn = connection  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     client.bootstrap = bootstrap
     client._metadata_update = update  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]

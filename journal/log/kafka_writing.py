@@ -50,7 +50,7 @@ class Producer:
     @property
     def is_dead(self) -> bool:
         """Whether it would never send anything again."""
-        sender: asyncio.Task[None] = self.client._sender.sender_task  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        sender: Any = self.client._sender.sender_task  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         return sender.done() or is_dead(self.client.client)
 
     async def stop(self) -> None:
