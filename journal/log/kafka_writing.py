@@ -62,7 +62,10 @@ class Producer:
             for future in (batch.future, batch._drain_waiter):  # noqa: SLF001
                 future.add_done_callback(read_error)  # whoever waited for it has been answered
             batch.failure(KafkaError("the producer was given up"))
-        await self.client.stop()
+        try:
+            await self.client.stop()
+        finally:
+            await self.client.client.close()  # `stop` does not get there when the sender ends with an error
 
 
 class Producers:
