@@ -115,12 +115,14 @@ class KafkaCluster:
 
     async def close(self) -> None:
         """Wait until everything has stopped, within the deadline; what has not is given up."""
-        if self._stopping:
-            _, late = await asyncio.wait(self._stopping, timeout=self.timeout)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=1)
+        until = asyncio.get_running_loop().time() + self.timeout
+        while self._stopping and (left := until - asyncio.get_running_loop().time()) > 0:
+            await asyncio.wait(self._stopping, timeout=left)  # what stops may leave more to stop
+        late = set(self._stopping)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late, timeout=1)
 
     @asynccontextmanager
     async def deadline(self) -> AsyncGenerator[None, None]:
