@@ -1,0 +1,252 @@
+"""A journal on a Kafka that fails: what its callers are told, when, and what is in the log afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from journal.errors import OutcomeUnknownError, UnavailableError
+from journal.identities import HolderId
+from journal.journal import Journal
+from journal.leases.sqlite import SQLiteLeases
+from journal.log.kafka import KafkaLog
+from tests.factories import SCOPE
+from tests.numbered import NumberedWriter, contradictions, numbers_of
+from tests.services.kafka import KafkaService
+from tests.services.proxy import Proxy
+
+ALICE = HolderId("alice")
+SHORT = timedelta(seconds=1.5)
+LONG = timedelta(seconds=20)
+SLACK_SECONDS = 1.0
+
+
+class Desk:
+    """One writer's journal at `servers`, and readers at `known`, where nothing stands between them and the brokers."""
+
+    def __init__(self, prefix: str, store: Path, known: Sequence[str], servers: Sequence[str]) -> None:
+        self.prefix = prefix
+        self.store = store
+        self.known = known
+        self.servers = servers
+        self.opened: list[Journal] = []
+
+    async def open(self, timeout: timedelta = LONG) -> NumberedWriter:  # noqa: ASYNC109  (the log's)
+        """A writer that has begun."""
+        self.writer = NumberedWriter(self.journal(self.servers, timeout), SCOPE, ALICE)
+        await self.writer.begin()
+        return self.writer
+
+    def log(self, servers: Sequence[str], timeout: timedelta = LONG) -> KafkaLog:
+        replication = len(self.known)
+        return KafkaLog(servers, prefix=self.prefix, replication=replication, timeout=timeout)
+
+    def journal(self, servers: Sequence[str], timeout: timedelta = LONG) -> Journal:
+        """A journal as another process would open it."""
+        self.opened.append(Journal(self.log(servers, timeout), SQLiteLeases(self.store), append_timeout=timeout))
+        return self.opened[-1]
+
+    async def check(self) -> None:
+        """The writer goes on; nothing is unknown; and everybody reads exactly what it was told."""
+        writer = self.writer
+        if writer.lease.in_doubt:
+            await writer.recover()
+        before = len(writer.account.counted)
+        await writer.write()
+        assert len(writer.account.counted) == before + 1, "the next append counts"
+        assert not writer.account.unknown
+        reader = self.journal(self.known)
+        assert list(contradictions(writer.account, await numbers_of(reader, SCOPE))) == []
+        state = await reader.state(SCOPE)
+        assert state.canonical() == (await writer.journal.state(SCOPE)).canonical()
+
+    async def written(self) -> Callable[[], Awaitable[None]]:
+        """What waits until there is one more event in the log than now."""
+        log = self.log(self.known)
+        try:
+            end = await log.end(SCOPE)
+        except BaseException:
+            await log.close()
+            raise
+
+        async def wait() -> None:
+            try:
+                async with asyncio.timeout(10):
+                    while await log.end(SCOPE) == end:  # noqa: ASYNC110  (the log tells nobody)
+                        await asyncio.sleep(0.01)
+            finally:
+                await log.close()
+
+        return wait
+
+
+@pytest.fixture
+async def desk(
+    own_kafka: KafkaService, proxied_kafka: Proxy, fresh_prefix: str, journal_file: Path
+) -> AsyncIterator[Desk]:
+    """Before one node, through a proxy."""
+    made = Desk(fresh_prefix, journal_file, own_kafka.servers, [proxied_kafka.address])
+    yield made
+    for journal in made.opened:
+        await journal.close()
+
+
+# --- lost acknowledgements ----------------------------------------------------------------------------------------------
+
+
+async def test_an_append_whose_answer_is_lost_with_its_connection_gets_its_verdict_in_time(
+    desk: Desk, proxied_kafka: Proxy
+) -> None:
+    writer = await desk.open()
+    written = await desk.written()
+    proxied_kafka.hold_answers()
+    writing = asyncio.ensure_future(writer.write())
+    await written()
+    await proxied_kafka.cut()
+    proxied_kafka.release()
+    await writing
+    assert writer.account.counted
+    await desk.check()
+
+
+async def test_an_append_whose_answer_is_late_is_unknown_in_time_and_told_by_its_receipt_then(
+    desk: Desk, proxied_kafka: Proxy
+) -> None:
+    writer = await desk.open(SHORT)
+    written = await desk.written()
+    proxied_kafka.hold_answers()
+    began = time.monotonic()
+    writing = asyncio.ensure_future(writer.write())
+    await written()
+    await writing
+    assert time.monotonic() - began < SHORT.total_seconds() + SLACK_SECONDS
+    (receipt,) = writer.account.unknown.values()
+    assert receipt.verdict is None
+    proxied_kafka.release()
+    assert (await asyncio.wait_for(receipt.settled(), 10)).sequence == 5  # type: ignore[union-attr]
+    await desk.check()
+    assert writer.account.found == 1
+
+
+async def test_an_append_that_waits_in_the_network_is_unknown_and_counts_or_not_when_it_arrives(
+    desk: Desk, proxied_kafka: Proxy
+) -> None:
+    writer = await desk.open(SHORT)
+    proxied_kafka.hold_requests()
+    await writer.write()
+    assert list(writer.account.unknown) == [1]
+    proxied_kafka.release()
+    await desk.check()
+
+
+async def test_a_broker_killed_between_append_and_answer_gets_its_caller_a_verdict_once_it_is_back(
+    desk: Desk, proxied_kafka: Proxy, own_kafka: KafkaService
+) -> None:
+    writer = await desk.open()
+    written = await desk.written()
+    proxied_kafka.hold_answers()
+    writing = asyncio.ensure_future(writer.write())
+    await written()
+    await asyncio.to_thread(own_kafka.nodes[0].kill)
+    await proxied_kafka.cut()
+    proxied_kafka.release()
+    await asyncio.to_thread(own_kafka.revive)
+    await writing
+    assert writer.account.counted or writer.account.unknown
+    await desk.check()
+    assert 1 in writer.account.counted
+
+
+async def test_a_broker_killed_under_a_stream_of_appends_takes_nothing_that_was_confirmed(
+    desk: Desk, own_kafka: KafkaService
+) -> None:
+    writer = await desk.open(SHORT)
+    for _ in range(2):
+        streaming = asyncio.ensure_future(stream(writer))
+        await until(lambda before=writer.number: writer.number > before + 200)
+        await asyncio.to_thread(own_kafka.nodes[0].kill)
+        await streaming
+        await asyncio.to_thread(own_kafka.revive)
+        await writer.recover()
+    await desk.check()
+
+
+async def stream(writer: NumberedWriter) -> None:
+    """Write until something is not confirmed."""
+    account = writer.account
+
+    def not_confirmed() -> int:
+        return len(account.unknown) + len(account.unwritten) + len(account.void)
+
+    before = not_confirmed()
+    while not_confirmed() == before:
+        await writer.write(20)
+
+
+async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+# --- connections cut at each stage --------------------------------------------------------------------------------------
+
+POINTS = 24  # at which the bytes of one direction are cut
+
+
+@pytest.mark.parametrize("direction", ["requests", "answers"])
+async def test_a_connection_cut_at_any_byte_of_an_append_costs_no_verdict(
+    desk: Desk, proxied_kafka: Proxy, direction: str
+) -> None:
+    writer = await desk.open()
+    way = getattr(proxied_kafka, direction)
+    before = way.passed
+    await writer.write()
+    await asyncio.sleep(0.1)  # requests and answers of the tail belong to it
+    total = way.passed - before
+    for point in range(POINTS):
+        way.cut_after(1 + total * point // POINTS)
+        await writer.write(1 + point % 3)
+        assert not writer.account.unknown
+        assert not writer.account.void
+        assert not writer.lease.in_doubt
+    await desk.check()
+
+
+@pytest.mark.parametrize("direction", ["requests", "answers"])
+async def test_a_connection_cut_at_any_byte_from_connecting_to_closing_leaves_a_log_that_can_be_written(
+    desk: Desk, proxied_kafka: Proxy, direction: str
+) -> None:
+    """A new process at each point: it connects, asks what there is, takes the lease, writes, reads and gives it back."""
+    writer = await desk.open()
+    await writer.journal.close()
+    way = getattr(proxied_kafka, direction)
+    before = way.passed
+    await visit(desk, writer)
+    total = way.passed - before
+    for point in range(POINTS):
+        way.cut_after(1 + total * point // POINTS)
+        await visit(desk, writer)
+    writer.journal = desk.journal(desk.servers)
+    await writer.take()
+    await desk.check()
+
+
+async def visit(desk: Desk, writer: NumberedWriter) -> None:
+    """Do all that there is as a new process; goes on at whatever is not confirmed."""
+    writer.journal = desk.journal(desk.servers)
+    while True:
+        try:
+            await writer.take()
+            break
+        except (UnavailableError, OutcomeUnknownError):
+            pass
+    await writer.write(2)
+    if writer.lease.in_doubt:
+        await writer.recover()
+    await writer.journal.close()
