@@ -90,7 +90,7 @@ def _rule_on(state: ScopeState, event: Event) -> Ruling:
         return Code.FOREIGN_SCOPE
     if event.authentic is False:
         return Code.FORGED
-    if event.parent != state.head and event.type is not _SCOPE_AWAITED:
+    if event.parent != state.head:
         return Code.STALE_PARENT
     if event.type is None:
         return _rule_on_unknown(state, event)
@@ -171,7 +171,7 @@ def _admit_first(state: ScopeState, event: Event) -> Ruling:
     if event.scope != state.scope or (state.position is not None and not state.places):
         return Code.FOREIGN_SCOPE
     if event.type is _SCOPE_AWAITED:
-        ruling = RULES[_SCOPE_AWAITED](state, event)
+        ruling = RULES[_SCOPE_AWAITED](state, event) if event.parent == NO_PARENT else Code.FOREIGN_SCOPE
         if ruling == NO_SEQUENCE and event.authentic is False:
             raise _forged(f"what says that the log awaits scope {state.scope}")
         return ruling

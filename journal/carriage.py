@@ -16,7 +16,7 @@ from datetime import timedelta
 from journal.admission import ScopeState, Verdict, empty_state, step
 from journal.codec import Codec
 from journal.errors import Code, OutcomeUnknownError, failure
-from journal.events import NO_LEASE, NO_PARENT, Readable
+from journal.events import NO_LEASE, Readable
 from journal.identities import LeaseId, Place, Scope
 from journal.ports import Log, Outgoing, StoredEvent
 from journal.records import ScopeArrivedRecord, ScopeAwaitedRecord, ScopeRestoredRecord, UnleasedRecord
@@ -70,7 +70,7 @@ class Carriage:
         state = await self._spine.catch_up()
         if not state.places:
             _check_free(state)
-            await self._write(ScopeAwaitedRecord.new(Place.random()), NO_PARENT, NO_LEASE, 0)
+            await self._write(ScopeAwaitedRecord.new(Place.random()), state.head, NO_LEASE, 0)
             state = await self._spine.catch_up()
         if not state.places:
             _check_free(state)

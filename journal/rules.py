@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias, cast
 
 from journal.errors import Code
-from journal.events import NO_LEASE, NO_PARENT, Event, EventType
+from journal.events import NO_LEASE, Event, EventType
 from journal.identities import is_holder, is_migration_id
 from journal.state import ActiveEntry, Entry, LeaseState, Move, OpenPlan, ScopeState, Unit, UnitKey
 from journal.vocabulary import (
@@ -260,13 +260,13 @@ def _plan_abandoned(state: ScopeState, event: Event) -> Ruling:
     return state.sequence + 1 if code is None else code
 
 
-# Where a scope lives. Of these, `ScopeAwaited` alone is about the log that it lies in: it stands beside the chain and is
-# never carried. What the others say is part of the history, so their rules, and those of everything behind them, must
+# Where a scope lives. Of these, `ScopeAwaited` alone is about the log that it lies in: it names the head that it follows,
+# so that a late copy says nothing, but stands beside the chain and is never carried. What the others say is part of the history, so their rules, and those of everything behind them, must
 # not depend on the log: every copy of a chain gives each of its events the same verdict.
 
 
 def _scope_awaited(state: ScopeState, event: Event) -> Ruling:
-    if event.parent != NO_PARENT or event.lease_id != NO_LEASE or event.fence != 0:
+    if event.lease_id != NO_LEASE or event.fence != 0:
         return Code.FOREIGN_SCOPE
     (_place,) = event.body
     return NO_SEQUENCE if state.away or state.incarnation is None else Code.NOT_MOVED

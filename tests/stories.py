@@ -11,7 +11,7 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from journal.events import NO_LEASE, NO_PARENT
+from journal.events import NO_LEASE
 from journal.identities import LeaseId, Place, Sequence as SequenceNumber
 from journal.migrations.manifest import VerifiedManifest, verify_rollback
 from journal.records import (
@@ -178,7 +178,7 @@ class Story(Writer):
         texts = {"operator": "Ada", "reason": "because" if number % 7 else ""}
         match number % 5:
             case 0 | 1 if self.state.away:
-                self.write(ScopeAwaitedRecord.new(place), lease_id=NO_LEASE, fence=0, parent=NO_PARENT)
+                self.write(ScopeAwaitedRecord.new(place), lease_id=NO_LEASE, fence=0)
             case 0 | 1:
                 record = altered(ScopeMovedRecord.new(self.lease, place, destination="there", **_SAID), **texts)
                 self.write(record, self.lease)

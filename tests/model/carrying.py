@@ -165,7 +165,7 @@ class Model:
         log = self._extended(log, self.world.event("plan", plan, lease.lease_id, lease.fence, state.head))
         logs = [log, (), ()]
         for place in (DESTINATION, DECOY):
-            logs[place] = self._extended((), self._awaited(place))
+            logs[place] = self._extended((), self._awaited(place, ()))
         start = State(tuple(logs), self.bound.budget(), self.world.chain(log))
         return self._carried_once(start) if self.bound.back else start
 
@@ -178,7 +178,7 @@ class Model:
             destination = self._extended(destination, event)
         destination = self._extended(destination, self._arrived(self.world.fold(destination), 0))
         destination = self._extended(destination, self._acquired(destination, NEXT))
-        source = self._extended(source, self._awaited(SOURCE, again=1))
+        source = self._extended(source, self._awaited(SOURCE, source, again=1))
         return start._replace(logs=(destination, source, decoy), lived=self.world.chain(destination))
 
     def _extended(self, log: Log, event: int) -> Log:
@@ -190,8 +190,9 @@ class Model:
     def _genesis(self) -> int:
         return self.world.event("genesis", ScopeCreatedRecord.new(authenticated=False), NO_LEASE, 0, NO_PARENT)
 
-    def _awaited(self, log: int, again: int = 0) -> int:
-        return self.world.event(f"awaited {log}", ScopeAwaitedRecord.new(PLACES[log]), NO_LEASE, 0, NO_PARENT, again)
+    def _awaited(self, place: int, log: Log, again: int = 0) -> int:
+        head = self.world.fold(log).head
+        return self.world.event(f"awaited {place}", ScopeAwaitedRecord.new(PLACES[place]), NO_LEASE, 0, head, again)
 
     def _lease(self, who: str, fence: int) -> MigrationLease:
         return lease_of(who, fence, lease_id=LeaseId(who.encode().ljust(15, b".") + bytes([fence])))

@@ -49,7 +49,7 @@ class Scene(Writer):
         return self.write(ScopeArrivedRecord.new(place), lease_id=lease_id, fence=fence)
 
     def awaited(self, place: Place = HERE) -> Admitted | Void:
-        return self.write(ScopeAwaitedRecord.new(place), lease_id=NO_LEASE, fence=0, parent=NO_PARENT)
+        return self.write(ScopeAwaitedRecord.new(place), lease_id=NO_LEASE, fence=0)
 
     def restore(self, place: Place = HERE, *, fence: int | None = None) -> Admitted | Void:
         fence = self.state.fence + 1 if fence is None else fence
@@ -310,15 +310,40 @@ def test_a_log_in_which_the_scope_lives_awaits_nothing(scene: Scene):
     assert scene.state.places == ()
 
 
-@pytest.mark.parametrize("changes", [{"fence": 1}, {"lease_id": LeaseId(b"x" * 16)}, {"parent": b"x" * 32}])
-def test_what_awaits_a_scope_has_no_lease_and_no_parent(scene: Scene, changes: dict[str, object]):
+@pytest.mark.parametrize("changes", [{"fence": 1}, {"lease_id": LeaseId(b"x" * 16)}])
+def test_what_awaits_a_scope_has_no_lease(scene: Scene, changes: dict[str, object]):
     scene.move()
-    header = {"lease_id": NO_LEASE, "fence": 0, "parent": NO_PARENT} | changes
-    data = scene.encode(ScopeAwaitedRecord.new(HERE), **header)
-    assert scene.append(data) == Void(Code.FOREIGN_SCOPE)
+    header = {"lease_id": NO_LEASE, "fence": 0} | changes
+    assert scene.write(ScopeAwaitedRecord.new(HERE), **header) == Void(Code.FOREIGN_SCOPE)
     copy = Copy()
+    data = copy.encode(ScopeAwaitedRecord.new(HERE), **header, parent=NO_PARENT)
     assert copy.append(data) == Void(Code.FOREIGN_SCOPE)
     assert scene.state.places == copy.state.places == ()
+
+
+def test_what_awaits_a_scope_follows_the_head(scene: Scene):
+    scene.move()
+    record = ScopeAwaitedRecord.new(HERE)
+    other = scene.encode(record, lease_id=NO_LEASE, fence=0, parent=b"x" * 32)
+    assert scene.append(other) == Void(Code.STALE_PARENT)
+    copy = Copy()
+    assert copy.append(other) == Void(Code.FOREIGN_SCOPE)
+    assert scene.state.places == copy.state.places == ()
+
+
+def test_a_late_copy_of_what_awaited_a_scope_says_nothing(scene: Scene):
+    refused = scene.encode(ScopeAwaitedRecord.new(ELSEWHERE), lease_id=NO_LEASE, fence=0)
+    assert scene.append(refused) == Void(Code.NOT_MOVED)
+    scene.move()
+    awaited = scene.encode(ScopeAwaitedRecord.new(HERE), lease_id=NO_LEASE, fence=0)
+    assert scene.append(awaited) == Admitted(None)
+    assert scene.restore() == Admitted(scene.state.sequence)
+    lease = scene.acquire("bob")
+    scene.move(HERE, lease)
+    for late in (refused, awaited):
+        assert scene.append(late) == Void(Code.STALE_PARENT)
+    assert scene.state.places == ()
+    assert code_of(absence(scene.state)) is Code.SCOPE_MOVED
 
 
 def test_a_genesis_comes_first_or_in_a_log_that_awaits_it(scene: Scene):
