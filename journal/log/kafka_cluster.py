@@ -71,7 +71,13 @@ class KafkaCluster:
         return f"Kafka at {','.join(self.servers)}"
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments that all clients share. Raises as `KafkaSecurity.options`."""
+        """Keyword arguments that all clients share, and without which none is made.
+
+        Raises as `KafkaSecurity.options`, and `journal_closed` once the calls were ended: a client that was made must
+        be stopped, also when it was never started.
+        """
+        if self._closed:
+            raise closed()
         if self._options is None:
             self._options = {
                 "bootstrap_servers": list(self.servers),
@@ -91,8 +97,6 @@ class KafkaCluster:
             InvalidContractError: `journal_not_permitted`: the cluster refuses the login, or what it may do;
                 `journal_closed`.
         """
-        if self._closed:
-            raise closed()
         try:
             await self.call("connect", starting())
         except BaseException:
