@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
-from journal.admission import Admitted, Verdict, Void
+from journal.admission import Admitted, Verdict
 from journal.errors import Code, JournalError, OutcomeUnknownError, failure
 from journal.explanations import EXPLANATIONS
 from journal.identities import Scope, Sequence as SequenceNumber
@@ -15,12 +15,13 @@ from journal.records import JournalEntry, Record
 class Receipt:
     """What became of one event that was sent. `verdict` is None while that is not known."""
 
-    __slots__ = ("_cause", "_settled", "record", "scope", "verdict")
+    __slots__ = ("_cause", "_outcome", "_settled", "record", "scope", "verdict")
 
     def __init__(self, scope: Scope, record: Record) -> None:
         self.scope = scope
         self.record = record
         self.verdict: Verdict | None = None
+        self._outcome: JournalEntry[Any] | JournalError | None = None
         self._cause: BaseException | None = None
         self._settled: asyncio.Event | None = None  # made for the few that are waited for
 
@@ -38,17 +39,17 @@ class Receipt:
 
     def result(self) -> JournalEntry[Any] | None:
         """As `settled`, without waiting. Raises OutcomeUnknownError while nothing is known."""
-        verdict = self.verdict
-        if verdict is None:
+        if self.verdict is None:
             error = OutcomeUnknownError(f"the outcome of a {name_of(self.record)} is not settled", receipt=self)
             raise error from self._cause
-        if isinstance(verdict, Void):
-            raise refusal(verdict.reason, self.record, self.scope, written=True)
-        return entry_of(verdict, self.record)
+        if isinstance(self._outcome, JournalError):
+            raise self._outcome
+        return self._outcome
 
-    def settle(self, verdict: Verdict) -> None:
-        """Note the final verdict and wake those who wait for it."""
+    def settle(self, verdict: Verdict, outcome: JournalEntry[Any] | JournalError | None) -> None:
+        """Note the final verdict and what it means for the record's writer, and wake those who wait for it."""
         self.verdict = verdict
+        self._outcome = outcome
         self._wake()
 
     def give_up(self, cause: BaseException) -> None:

@@ -278,13 +278,15 @@ class Spine:
 
     def _answer(self, sent: _Sent, verdict: Verdict) -> None:
         del self._by_data[sent.event.data]
-        if sent.receipt is not None:
-            sent.receipt.settle(verdict)
+        outcome: JournalEntry[Any] | JournalError | None
         if isinstance(verdict, Admitted):
-            sent.tell(entry_of(verdict, sent.record))
+            outcome = entry_of(verdict, sent.record)
         else:
             self._ahead = None
-            sent.tell(self._refused(verdict.reason, sent.record, sent.lease, written=True))
+            outcome = self._refused(verdict.reason, sent.record, sent.lease, written=True)
+        if sent.receipt is not None:
+            sent.receipt.settle(verdict, outcome)
+        sent.tell(outcome)
 
     def _tell_leases(self) -> None:
         state = self.state
@@ -359,6 +361,8 @@ class Spine:
     def _check_writable(self, lease: Lease) -> None:
         self._check_usable()
         if lease.in_doubt:
+            if self.state.fence > lease.fence:
+                raise _fenced(lease, self.state)
             raise failure(
                 Code.LEASE_IN_DOUBT,
                 f"an earlier write to scope {self.scope} is in doubt: take a fresh fence (Journal.refresh) first",

@@ -73,8 +73,12 @@ class NumberedWriter:
     journal: Journal
     scope: Scope
     holder: HolderId
+    ttl: timedelta = TTL
     account: Account = field(default_factory=Account)
     number: int = 0
+
+    def __post_init__(self) -> None:
+        self._manifest = manifest_of(1, scope=self.scope, backfill=True)
 
     @property
     def lease(self) -> Lease:
@@ -85,17 +89,16 @@ class NumberedWriter:
         """Make the scope and write what comes before the first number."""
         await self.journal.create(self.scope)
         await self.take()
-        manifest = manifest_of(1, scope=self.scope, backfill=True)
+        manifest = self._manifest
         await self.journal.begin_plan(self._lease, plan_record(self._lease, [manifest]))
         for kind in (GroupEventKind.BEFORE_COMMIT, GroupEventKind.COMMITTED):
             await self.journal.record_group_event(self._lease, group_record(self._lease, manifest, kind))
         record = backfill_record(self._lease, manifest, GroupEventKind.BEFORE_COMMIT)
         await self.journal.record_backfill_event(self._lease, record)
-        self._manifest = manifest
 
-    async def take(self) -> None:
+    async def take(self, wait: timedelta = timedelta(0)) -> None:
         """Take the scope's lease."""
-        self._lease = await self.journal.acquire(self.scope, self.holder, ttl=TTL, wait=timedelta(0))
+        self._lease = await self.journal.acquire(self.scope, self.holder, ttl=self.ttl, wait=wait)
 
     async def write(self, count: int = 1) -> None:
         """Send so many events at once, and enter what is said of each."""

@@ -62,10 +62,15 @@ class Producer:
             for future in (batch.future, batch._drain_waiter):  # noqa: SLF001
                 future.add_done_callback(read_error)  # whoever waited for it has been answered
             batch.failure(KafkaError("the producer was given up"))
+        accumulator.reenqueue = _drop  # a request that is under way may fail yet, and would be tried again for ever
         try:
             await self.client.stop()
         finally:
             await self.client.client.close()  # `stop` does not get there when the sender ends with an error
+
+
+def _drop(_: Any) -> None:
+    pass
 
 
 class Producers:

@@ -5,22 +5,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from journal.errors import OutcomeUnknownError, UnavailableError
+from journal.admission import Void
+from journal.errors import Code, FencedError, OutcomeUnknownError, UnavailableError
 from journal.identities import HolderId
 from journal.journal import Journal
 from journal.leases.sqlite import SQLiteLeases
 from journal.log.kafka import KafkaLog
+from journal.ports import Leases
 from tests.factories import SCOPE
-from tests.numbered import NumberedWriter, contradictions, numbers_of
+from tests.faults import FaultyLeases, refuse
+from tests.numbered import TTL, NumberedWriter, contradictions, numbers_of
 from tests.services.kafka import KafkaService
 from tests.services.proxy import Proxy
 
-ALICE = HolderId("alice")
+ALICE, BOB = HolderId("alice"), HolderId("bob")
 SHORT = timedelta(seconds=1.5)
 LONG = timedelta(seconds=20)
 SLACK_SECONDS = 1.0
@@ -36,9 +40,17 @@ class Desk:
         self.servers = servers
         self.opened: list[Journal] = []
 
-    async def open(self, timeout: timedelta = LONG) -> NumberedWriter:  # noqa: ASYNC109  (the log's)
-        """A writer that has begun."""
-        self.writer = NumberedWriter(self.journal(self.servers, timeout), SCOPE, ALICE)
+    async def open(
+        self,
+        timeout: timedelta = LONG,  # noqa: ASYNC109  (the log's)
+        *,
+        ttl: timedelta = TTL,
+        forgotten: bool = False,
+    ) -> NumberedWriter:
+        """A writer that has begun; when it is `forgotten`, the lease store answers none of its renewals."""
+        store = FaultyLeases(SQLiteLeases(self.store))
+        store.on_renew = [refuse(UnavailableError(Code.STORAGE_FAILED, "no answer"))] * 1_000 * forgotten
+        self.writer = NumberedWriter(self.journal(self.servers, timeout, store), SCOPE, ALICE, ttl=ttl)
         await self.writer.begin()
         return self.writer
 
@@ -46,9 +58,10 @@ class Desk:
         replication = len(self.known)
         return KafkaLog(servers, prefix=self.prefix, replication=replication, timeout=timeout)
 
-    def journal(self, servers: Sequence[str], timeout: timedelta = LONG) -> Journal:
+    def journal(self, servers: Sequence[str], timeout: timedelta = LONG, leases: Leases | None = None) -> Journal:
         """A journal as another process would open it."""
-        self.opened.append(Journal(self.log(servers, timeout), SQLiteLeases(self.store), append_timeout=timeout))
+        leases = leases or SQLiteLeases(self.store)
+        self.opened.append(Journal(self.log(servers, timeout), leases, append_timeout=timeout))
         return self.opened[-1]
 
     async def check(self) -> None:
@@ -87,13 +100,18 @@ class Desk:
 
 @pytest.fixture
 async def desk(
-    own_kafka: KafkaService, proxied_kafka: Proxy, fresh_prefix: str, journal_file: Path
+    own_kafka: KafkaService,
+    proxied_kafka: Proxy,
+    fresh_prefix: str,
+    journal_file: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> AsyncIterator[Desk]:
-    """Before one node, through a proxy."""
+    """Before one node, through a proxy. Nothing of the client library's ends with an error that nobody handles."""
     made = Desk(fresh_prefix, journal_file, own_kafka.servers, [proxied_kafka.address])
     yield made
     for journal in made.opened:
         await journal.close()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
 
 
 # --- lost acknowledgements ----------------------------------------------------------------------------------------------
@@ -162,6 +180,25 @@ async def test_a_broker_killed_between_append_and_answer_gets_its_caller_a_verdi
     assert 1 in writer.account.counted
 
 
+@pytest.mark.parametrize("arrives", [False, True])
+async def test_a_broker_killed_before_an_append_reached_it_gets_its_caller_a_verdict_once_it_is_back(
+    desk: Desk, proxied_kafka: Proxy, own_kafka: KafkaService, arrives: bool
+) -> None:
+    """What the network still has is lost with the connection, or meets the broker's successor."""
+    writer = await desk.open()
+    proxied_kafka.hold_requests()
+    writing = asyncio.ensure_future(writer.write())
+    await proxied_kafka.requests.held.wait()
+    await asyncio.to_thread(own_kafka.nodes[0].kill)
+    if not arrives:
+        await proxied_kafka.cut()
+    proxied_kafka.release()
+    await asyncio.to_thread(own_kafka.revive)
+    await writing
+    assert 1 in writer.account.counted
+    await desk.check()
+
+
 async def test_a_broker_killed_under_a_stream_of_appends_takes_nothing_that_was_confirmed(
     desk: Desk, own_kafka: KafkaService
 ) -> None:
@@ -192,6 +229,60 @@ async def until(condition: Callable[[], bool], seconds: float = 30) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+# --- overtaken ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("timeout", [SHORT, LONG])
+async def test_a_produce_request_that_is_delivered_after_the_takeover_is_void_for_everybody(
+    desk: Desk,
+    proxied_kafka: Proxy,
+    timeout: timedelta,  # noqa: ASYNC109  (the log's)
+    count: int,
+) -> None:
+    zombie = await desk.open(timeout, ttl=SHORT / 3, forgotten=True)
+    await zombie.write()
+    proxied_kafka.hold_requests()
+    writing = asyncio.ensure_future(zombie.write(count))
+    await proxied_kafka.requests.held.wait()
+
+    successor = NumberedWriter(desk.journal(desk.known), SCOPE, BOB, account=zombie.account, number=100)
+    await successor.take(SHORT)
+    await successor.write(2)
+    if timeout is SHORT:
+        await writing
+        assert zombie.account.unknown.keys() == {2}
+    proxied_kafka.release()
+    await writing
+    for receipt in zombie.account.unknown.values():
+        with pytest.raises(FencedError) as fenced:
+            await asyncio.wait_for(receipt.settled(), 10)
+        assert fenced.value.details["newer_fence"] == successor.lease.fence
+    zombie.account.settle()
+
+    assert zombie.account.void | zombie.account.unwritten == set(range(2, 2 + count))
+    assert zombie.account.counted.keys() == {1, 101, 102}
+    await zombie.write()
+    assert zombie.number in zombie.account.void, "it has learnt that it was overtaken"
+    with pytest.raises(FencedError):
+        zombie.lease.check()
+    await successor.write()
+    for reader in (desk.journal(desk.known), desk.journal(desk.servers)):
+        numbers = await numbers_of(reader, SCOPE)
+        assert zombie.account.void - {zombie.number} <= numbers.present, "it was delivered"
+        assert list(contradictions(zombie.account, numbers)) == []
+        assert {reason async for reason in void_reasons(reader)} == {Code.STALE_PARENT}
+        assert (await reader.state(SCOPE)).canonical() == (await successor.journal.state(SCOPE)).canonical()
+
+
+async def void_reasons(journal: Journal) -> AsyncIterator[Code]:
+    """Why events of the scope do not count."""
+    async with aclosing(journal.replay(SCOPE)) as events:
+        async for _, verdict in events:
+            if isinstance(verdict, Void):
+                yield verdict.reason
 
 
 # --- connections cut at each stage --------------------------------------------------------------------------------------
