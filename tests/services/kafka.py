@@ -1,7 +1,8 @@
 """Apache Kafka in KRaft mode from its published jars: one node with every kind of listener, or three for faults.
 
 Listeners of a node: PLAIN (nobody logs in: the super user), PROXIED (the same, advertised under the port of a proxy, so
-that a client which comes through the proxy stays on it), SECURE (SCRAM without TLS), TLS (SCRAM over TLS), CONTROLLER.
+that a client which comes through the proxy stays on it), SECURE (SCRAM without TLS), TLS (SCRAM over TLS), MUTUAL (TLS
+with a certificate of the client, who is a super user then), CONTROLLER.
 """
 
 from __future__ import annotations
@@ -33,8 +34,11 @@ class SecureKafka:
 
     tls: str
     plain: str
+    mutual: str
     ca_file: Path
     other_ca_file: Path
+    certificate: tuple[Path, Path]  # and key, of a client
+    other_certificate: tuple[Path, Path]  # from somebody whom the node does not know
     passwords: Mapping[str, str]
     admin: str  # PLAIN listener, where ACLs are made
 
@@ -61,7 +65,9 @@ class KafkaNode:
     def __init__(self, number: int, folder: Path) -> None:
         self.number = number
         self.folder = folder
-        self.ports = {name: free_port() for name in ("PLAIN", "PROXIED", "SECURE", "TLS", "CONTROLLER", "PROXY")}
+        self.ports = {
+            name: free_port() for name in ("PLAIN", "PROXIED", "SECURE", "TLS", "MUTUAL", "CONTROLLER", "PROXY")
+        }
         self.directory_id = _random_id()
         self._process = ServiceProcess(self._command(), folder / "kafka.log", self._answers)
 
@@ -170,6 +176,7 @@ def nodes_seen_at(server: str) -> int:
 def kafka_nodes(count: int, folder: Path, **settings: str) -> Iterator[KafkaService]:
     """A cluster of `count` nodes as processes of this machine; `settings` are added to those of every node."""
     authority = Authority(folder / "certificates", "tests")
+    other = Authority(folder / "other", "other")
     passwords = {user: secrets.token_hex(16) for user in USERS}
     nodes = [KafkaNode(number, folder / f"node-{number}") for number in range(1, count + 1)]
     for node in nodes:
@@ -179,8 +186,11 @@ def kafka_nodes(count: int, folder: Path, **settings: str) -> Iterator[KafkaServ
         secure = SecureKafka(
             tls=nodes[0].at("TLS"),
             plain=nodes[0].at("SECURE"),
+            mutual=nodes[0].at("MUTUAL"),
             ca_file=authority.ca_file,
-            other_ca_file=Authority(folder / "other", "other").ca_file,
+            other_ca_file=other.ca_file,
+            certificate=authority.server("client"),
+            other_certificate=other.server("client"),
             passwords=passwords,
             admin=nodes[0].address,
         )
@@ -212,7 +222,7 @@ def _configure(node: KafkaNode, nodes: Sequence[KafkaNode], authority: Authority
     keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
     in_sync = len(nodes) // 2 + 1
     login = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
-    listeners = ("PLAIN", "PROXIED", "SECURE", "TLS")
+    listeners = ("PLAIN", "PROXIED", "SECURE", "TLS", "MUTUAL")
     advertised = {name: node.at(name) for name in listeners} | {"PROXIED": node.at("PROXY")}
     values = {
         "process.roles": "broker,controller",
@@ -223,15 +233,18 @@ def _configure(node: KafkaNode, nodes: Sequence[KafkaNode], authority: Authority
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "PLAIN",
         "listener.security.protocol.map": (
-            "CONTROLLER:PLAINTEXT,PLAIN:PLAINTEXT,PROXIED:PLAINTEXT,SECURE:SASL_PLAINTEXT,TLS:SASL_SSL"
+            "CONTROLLER:PLAINTEXT,PLAIN:PLAINTEXT,PROXIED:PLAINTEXT,SECURE:SASL_PLAINTEXT,TLS:SASL_SSL,MUTUAL:SSL"
         ),
         "sasl.enabled.mechanisms": "SCRAM-SHA-512",
         "listener.name.secure.scram-sha-512.sasl.jaas.config": login,
         "listener.name.tls.scram-sha-512.sasl.jaas.config": login,
-        "listener.name.tls.ssl.keystore.type": "PEM",
-        "listener.name.tls.ssl.keystore.location": str(keystore),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(keystore),
+        "listener.name.mutual.ssl.client.auth": "required",
+        "listener.name.mutual.ssl.truststore.type": "PEM",
+        "listener.name.mutual.ssl.truststore.location": str(authority.ca_file),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-        "super.users": "User:ANONYMOUS",
+        "super.users": "User:ANONYMOUS;User:CN=client",
         "log.dirs": str(node.folder / "data"),
         "auto.create.topics.enable": "false",
         "offsets.topic.replication.factor": str(len(nodes)),
