@@ -106,6 +106,13 @@ class Foreigner:
         while await self.end(topic) <= end + len(values):
             pass
 
+    async def leader(self, topic: str) -> int:
+        """The number of the node that leads the topic's partition; -1 while none does."""
+        (described,) = await self.admin.describe_topics([topic])
+        (partition,) = described["partitions"]
+        leader: int = partition["leader"]
+        return leader
+
     async def end(self, topic: str) -> int:
         """The offset behind the last record or marker."""
         partition = TopicPartition(topic, 0)

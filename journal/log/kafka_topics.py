@@ -19,6 +19,7 @@ from aiokafka.errors import (
     BrokerResponseError,
     InvalidReplicationFactorError,
     TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
     for_code,
 )
 
@@ -233,18 +234,28 @@ class Topics:
         return Topic(name, listed.partitions, listed.replicas, listed.in_sync, await self._settings(name))
 
     async def _settings(self, name: str) -> dict[str, str]:
-        admin = await self._client()
+        """What is set for a topic that is there: any broker is asked, and may not have heard of a new one yet."""
         doing = f"read the settings of topic {name}"
-        answers: list[Any] = await self._cluster.call(
-            doing, admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
-        )
+        deadline = time.monotonic() + self._cluster.timeout
+        while True:
+            settings, error = await self._ask_settings(name, doing)
+            if error is None:
+                return settings
+            if not isinstance(error, UnknownTopicOrPartitionError) or time.monotonic() > deadline:
+                raise self._cluster.meaning(doing, error)
+            await asyncio.sleep(RETRY_SECONDS / 5)
+
+    async def _ask_settings(self, name: str, doing: str) -> tuple[dict[str, str], BrokerResponseError | None]:
+        admin = await self._client()
+        asking = admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
+        answers: list[Any] = await self._cluster.call(doing, asking)
         settings: dict[str, str] = {}
         for answer in answers:
             for code, message, _, _, entries in answer.resources:
                 if code:
-                    raise self._cluster.meaning(doing, for_code(code)(message or name))
+                    return {}, for_code(code)(message or name)
                 settings.update({entry[0]: entry[1] for entry in entries if entry[1] is not None})
-        return settings
+        return settings, None
 
     async def verify(self, scope: Scope) -> Topic:
         """The topic, if everything that keeps its history is set.

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import AsyncExitStack
 
 import pytest
 
 from tests.services import KafkaService, RedisService, SecureKafka, start_kafka, start_redis
 from tests.services.kafka import kafka_nodes
 from tests.services.proxy import Proxy, proxy
+
+# A node that was killed may come back, and others may lead for it, once its session is over.
+_SHORT = {"broker.session.timeout.ms": "2500", "broker.heartbeat.interval.ms": "500"}
 
 used: dict[str, str] = {}
 """What was started in this session, by the name of its fixture: printed at the end."""
@@ -25,9 +29,7 @@ def kafka() -> Iterator[KafkaService]:
 
 @pytest.fixture(scope="session")
 def _own_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaService]:
-    # A node that was killed may come back once its session is over.
-    short = {"broker.session.timeout.ms": "2500", "broker.heartbeat.interval.ms": "500"}
-    with kafka_nodes(1, tmp_path_factory.mktemp("kafka"), **short) as service:
+    with kafka_nodes(1, tmp_path_factory.mktemp("kafka"), **_SHORT) as service:
         used["a Kafka for faults"] = service.how
         yield service
 
@@ -56,7 +58,7 @@ async def proxied_kafka(own_kafka: KafkaService) -> AsyncIterator[Proxy]:
 
 @pytest.fixture(scope="session")
 def _three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaService]:
-    with kafka_nodes(3, tmp_path_factory.mktemp("kafka3")) as service:
+    with kafka_nodes(3, tmp_path_factory.mktemp("kafka3"), **_SHORT) as service:
         used["a Kafka cluster"] = service.how
         yield service
 
@@ -66,6 +68,16 @@ def kafka_cluster(_three_nodes: KafkaService) -> Iterator[KafkaService]:
     """Three nodes that a test may stop, kill and start again; all of them run again at the end."""
     yield _three_nodes
     _three_nodes.revive()
+
+
+@pytest.fixture
+async def proxied_cluster(kafka_cluster: KafkaService) -> AsyncIterator[Mapping[int, Proxy]]:
+    """A proxy before each node of `kafka_cluster`, by its number; a client that begins at one of them stays on them."""
+    async with AsyncExitStack() as proxies:
+        yield {
+            node.number: await proxies.enter_async_context(proxy(node.at("PROXIED"), node.ports["PROXY"]))
+            for node in kafka_cluster.nodes
+        }
 
 
 @pytest.fixture(scope="session")
