@@ -1,10 +1,10 @@
 # Everything runs in the project's own virtual environment; `make demo` and `make test` need python3 (3.11 or later) with
-# venv, and make. Targets: demo, test, check, bench, model, clean.
+# venv, and make. Targets: demo, test, check, bench, model, storm, clean.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test check format bench model clean
+.PHONY: demo test check format bench model storm clean
 
 # One stamp a set of extras, so that a changed pyproject.toml reinstalls.
 $(VENV)/installed-%: pyproject.toml
@@ -43,6 +43,9 @@ bench: $(VENV)/installed-test-bench
 
 model: $(VENV)/installed-test
 	$(BIN)/python -m tests.model $(ARGS)
+
+storm: $(VENV)/installed-test
+	$(BIN)/python -m tests.storm $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -70,7 +70,8 @@ class Desk:
         assert len(writer.account.counted) == before + 1, "the next append counts"
         assert not writer.account.unknown
         reader = self.journal(self.known)
-        assert list(contradictions(writer.account, await numbers_of(reader, SCOPE))) == []
+        found = list(contradictions(writer.account, await numbers_of(reader, SCOPE)))
+        assert not found, found
         state = await reader.state(SCOPE)
         assert state.canonical() == (await writer.journal.state(SCOPE)).canonical()
 

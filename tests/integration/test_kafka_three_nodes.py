@@ -15,8 +15,11 @@ from journal.identities import Scope
 from tests.desk import LONG, SHORT, SLACK_SECONDS, Desk, desk_at, stream, until
 from tests.factories import SCOPE
 from tests.foreign_kafka import foreigner
+from tests.places import Cluster
+from tests.services import RedisService
 from tests.services.kafka import KafkaNode, KafkaService
 from tests.services.proxy import Proxy
+from tests.storm.storm import Storm
 
 
 @pytest.fixture
@@ -156,3 +159,14 @@ async def test_one_node_of_three_is_not_missed(desk: Desk, kafka_cluster: KafkaS
     other = desk.journal([follower.address, *desk.known], timedelta(seconds=5))
     await other.state(SCOPE)
     await desk.check()
+
+
+async def test_in_a_storm_nothing_is_lost_and_everybody_agrees(
+    kafka_cluster: KafkaService, redis_server: RedisService, fresh_prefix: str
+) -> None:
+    """A short one; `make storm` has 200 scopes for a minute."""
+    place = Cluster(kafka_cluster.servers, redis_server.url, fresh_prefix, kafka_cluster.replication)
+    outcome = await Storm(scopes=12, processes=2, seconds=6).run(place, kafka_cluster, print)
+    assert not outcome.contradictions, outcome.contradictions
+    assert outcome.restarts
+    assert outcome.told["counted"] > 100

@@ -35,14 +35,22 @@ for number in running:
 _PORTS = range(12_000, 32_000)
 
 
+# One for each port that was given out, of the same number: what keeps other processes of this run from taking it too.
+_taken: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A port of this machine that nobody listens on now, nor gets by chance."""
+    """A port of this machine that nobody listens on now, nor gets by chance or from here before this process ends."""
     while True:
         port = random.choice(_PORTS)
+        mark = socket.socket(type=socket.SOCK_DGRAM)
         try:
+            mark.bind(("127.0.0.1", port))
             socket.create_server(("127.0.0.1", port)).close()
         except OSError:
+            mark.close()
             continue
+        _taken.append(mark)
         return port
 
 
