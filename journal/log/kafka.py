@@ -181,7 +181,8 @@ class KafkaLog:
         """The topic of a scope and its extent, which must reach at least to `after`."""
         self._check_open()
         topic = self._topics.rules.topic(scope)
-        extent = await self._offsets.extent(topic)
+        last = self._last.get(scope)
+        extent = await self._offsets.extent(topic, last=max(after or -1, last.position if last else -1))
         if extent is None:
             raise self._topics.unknown(scope)
         if after is not None and after >= extent.end:
@@ -239,7 +240,7 @@ class KafkaLog:
         """Whether the topic is still what it was, as far as can be seen from outside."""
         last = self._last.get(scope)
         try:
-            extent = await self._offsets.extent(topic)
+            extent = await self._offsets.extent(topic, last=last.position if last else -1)
             if extent is not None and last is not None:
                 self._check_reaches(topic, extent, last)
                 await self._recognise(scope, topic, last.position)

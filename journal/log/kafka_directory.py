@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaClient
@@ -18,28 +18,33 @@ from journal.errors import Code, JournalError, failure
 from journal.log.kafka_client import PASSING, is_dead, tame
 from journal.log.kafka_cluster import RETRY_SECONDS, KafkaCluster
 from journal.log.kafka_protocol import TopicRequest
+from journal.tasks import start
 
 _NODE_SHARE: Final = 0.2  # of the deadline, for one broker, when there are others
-_DOUBT_SECONDS: Final = 0.5
+_ASKED: Final = 3  # brokers at a time
+_ENOUGH: Final = 2  # of them that answer
+DOUBT_SECONDS: Final = 0.5
 
 
 class Listed(NamedTuple):
-    """One topic as a broker has it. `leader` is that of its first partition, None when it has none now."""
+    """One topic as a broker has it. `leader` is that of its first partition, None when it has none now; each has an epoch."""
 
     id: bytes
     partitions: int
     leader: int | None
+    epoch: int
     replicas: int
     in_sync: int
 
     @classmethod
     def of(cls, id: bytes, partitions: Sequence[Any]) -> Listed:
         """Read the partitions of an answer. The lowest counts of replicas are the topic's."""
-        leaders = {number: leader for _, number, leader, *_ in partitions}
+        leader, epoch = {number: (leader, epoch) for _, number, leader, epoch, *_ in partitions}.get(0, (-1, -1))
         return cls(
             id,
             len(partitions),
-            leader if (leader := leaders.get(0, -1)) >= 0 else None,
+            leader if leader >= 0 else None,
+            epoch,
             min((len(replicas) for *_, replicas, _, _, _ in partitions), default=0),
             min((len(in_sync) for *_, in_sync, _, _ in partitions), default=0),
         )
@@ -53,7 +58,6 @@ class Directory:
         self._client: AIOKafkaClient | None = None
         self._starting = asyncio.Lock()
         self._ids: dict[str, bytes] = {}
-        self._answered: int | None = None  # the broker that did last
 
     async def look(self, topic: str) -> Listed | None:
         """The topic as it is now; None when there is none, and never was as far as is known here.
@@ -66,7 +70,7 @@ class Directory:
         doing = f"look for topic {topic}"
         listed = await self._cluster.call(doing, self._look(topic))
         if listed is None and topic in self._ids:
-            await asyncio.sleep(_DOUBT_SECONDS)  # who asked was told otherwise before: let a broker that woke up learn
+            await asyncio.sleep(DOUBT_SECONDS)  # who asked was told otherwise before: let a broker that woke up learn
             listed = await self._cluster.call(doing, self._look(topic))
             if listed is None:
                 raise lost(topic, "it is not there any more")
@@ -92,25 +96,41 @@ class Directory:
         """Ask until a broker answers; None when none of those that do knows the topic."""
         client = await self.client()
         while True:
-            answers = [answer async for answer in self._answers(client, topic)]
+            answers = await self._answers(client, topic)
             if answers:
-                return answers[-1]
+                known = (answer for answer in answers if answer is not None)
+                return max(known, key=lambda listed: listed.epoch, default=None)
             await client.force_metadata_update()
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _answers(self, client: AIOKafkaClient, topic: str) -> AsyncGenerator[Listed | None, None]:
-        """Answers of brokers, up to the first that knows the topic: one may not have heard of it yet."""
+    async def _answers(self, client: AIOKafkaClient, topic: str) -> list[Listed | None]:
+        """What two brokers say, one of whom knows the topic; or else all that answer.
+
+        One alone may have stood still, and takes itself for the leader that it was until it hears of its successor.
+        """
         nodes = [broker.nodeId for broker in client.cluster.brokers()]
-        nodes.sort(key=lambda node: node != self._answered)  # one that stands still takes its time each time
         seconds = self._cluster.timeout * (_NODE_SHARE if len(nodes) > 1 else 1)
-        for node in nodes:
-            with contextlib.suppress(TimeoutError, *PASSING):
-                async with asyncio.timeout(seconds):
-                    listed = await _ask(client, node, topic)
-                self._answered = node
-                yield listed
-                if listed is not None:
-                    return
+        answers: list[Listed | None] = []
+        for first in range(0, len(nodes), _ASKED):
+            asked = [self._answer(client, node, topic, seconds) for node in nodes[first : first + _ASKED]]
+            asking = [start(asks, f"look for topic {topic}") for asks in asked]
+            try:
+                for answering in asyncio.as_completed(asking):
+                    answers += await answering
+                    if len(answers) >= _ENOUGH and any(answers):
+                        return answers
+            finally:
+                for task in asking:
+                    task.cancel()
+        return answers
+
+    @staticmethod
+    async def _answer(client: AIOKafkaClient, node: int, topic: str, seconds: float) -> list[Listed | None]:
+        """What one broker says; nothing when it does not answer."""
+        with contextlib.suppress(TimeoutError, *PASSING):
+            async with asyncio.timeout(seconds):
+                return [await _ask(client, node, topic)]
+        return []
 
     def close(self) -> None:
         """Stop the client in the background."""

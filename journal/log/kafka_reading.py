@@ -28,7 +28,7 @@ from journal.errors import Code, JournalError, failure
 from journal.identities import Position, Scope
 from journal.log.kafka_client import is_dead, tame
 from journal.log.kafka_cluster import RETRY_SECONDS, KafkaCluster, closed
-from journal.log.kafka_directory import Directory, lost
+from journal.log.kafka_directory import DOUBT_SECONDS, Directory, lost
 from journal.ports import StoredEvent
 from journal.tasks import start
 
@@ -56,14 +56,21 @@ class Offsets:
         self._directory = directory
         self._leaders: dict[str, int | None] = {}
 
-    async def extent(self, topic: str) -> Extent | None:
+    async def extent(self, topic: str, *, last: int = -1) -> Extent | None:
         """Where a topic begins and ends now; None when there is none, and never was as far as is known here.
+
+        When it does not reach to the offset `last`, which was read, it is asked for again before that is said: a broker
+        that stood still takes itself for the leader until it hears of its successor.
 
         Raises:
             HistoryLostError: the topic is gone, another has its name, or its first events were deleted.
             UnavailableError: its leader does not answer.
         """
-        extent = await self._cluster.call(f"find the end of topic {topic}", self._ask(topic))
+        doing = f"find the end of topic {topic}"
+        extent = await self._cluster.call(doing, self._ask(topic))
+        if extent is not None and extent.end <= last:
+            await asyncio.sleep(DOUBT_SECONDS)
+            extent = await self._cluster.call(doing, self._ask(topic))
         if extent is not None and extent.begin > 0:
             raise lost(topic, f"it starts at offset {extent.begin}: its first events were deleted")
         return extent
