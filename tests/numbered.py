@@ -6,10 +6,11 @@ An event is a checkpoint of a backfill that is under way, as it needs nothing bu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 from journal.admission import Admitted
 from journal.errors import FencedError, JournalError, OutcomeUnknownError, UnavailableError
@@ -89,12 +90,38 @@ class NumberedWriter:
         """Make the scope and write what comes before the first number."""
         await self.journal.create(self.scope)
         await self.take()
-        manifest = self._manifest
-        await self.journal.begin_plan(self._lease, plan_record(self._lease, [manifest]))
+        for write in self._beginning():
+            await write()
+
+    async def begin_slowly(self, seconds: float) -> None:
+        """As `begin`, on a log that may not answer in time: every step is taken until it is done."""
+        async with asyncio.timeout(seconds):
+            await _insist(lambda: self.journal.create(self.scope))
+            await _insist(lambda: self.take(wait=2 * self.ttl))
+            for write in self._beginning():
+                while not await self._written(write):
+                    await self.recover(seconds)
+
+    def _beginning(self) -> Iterable[Callable[[], Awaitable[object]]]:
+        journal, manifest = self.journal, self._manifest
+        yield lambda: journal.begin_plan(self._lease, plan_record(self._lease, [manifest]))
         for kind in (GroupEventKind.BEFORE_COMMIT, GroupEventKind.COMMITTED):
-            await self.journal.record_group_event(self._lease, group_record(self._lease, manifest, kind))
-        record = backfill_record(self._lease, manifest, GroupEventKind.BEFORE_COMMIT)
-        await self.journal.record_backfill_event(self._lease, record)
+            yield partial(self._record_group_event, kind)
+        kind = GroupEventKind.BEFORE_COMMIT
+        yield lambda: journal.record_backfill_event(self._lease, backfill_record(self._lease, manifest, kind))
+
+    async def _record_group_event(self, kind: GroupEventKind) -> None:
+        await self.journal.record_group_event(self._lease, group_record(self._lease, self._manifest, kind))
+
+    async def _written(self, write: Callable[[], Awaitable[object]]) -> bool:
+        try:
+            await write()
+        except UnavailableError:
+            return False
+        except OutcomeUnknownError as unknown:
+            await self.recover()
+            return isinstance(unknown.receipt.verdict, Admitted)
+        return True
 
     async def take(self, wait: timedelta = timedelta(0)) -> None:
         """Take the scope's lease."""
@@ -123,6 +150,15 @@ class NumberedWriter:
                 except (UnavailableError, OutcomeUnknownError, FencedError):
                     await asyncio.sleep(0.05)
         self.account.settle()
+
+
+async def _insist(call: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        try:
+            await call()
+            return
+        except (UnavailableError, OutcomeUnknownError):
+            await asyncio.sleep(0.05)
 
 
 @dataclass

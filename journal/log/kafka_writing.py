@@ -43,6 +43,10 @@ class Producer:
             **cluster.options(),
         )
         tame(self.client.client, cluster.options())
+        self._accumulator: Any = self.client._message_accumulator  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        self._append_batch = self._accumulator._append_batch  # noqa: SLF001
+        self._accumulator._append_batch = self._append_quietly  # noqa: SLF001
+        self._accumulator._pending_batches = _Pending()  # noqa: SLF001
         self.records = 0
         self.in_flight = 0
         self.retired = False
@@ -53,20 +57,38 @@ class Producer:
         sender: Any = self.client._sender.sender_task  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
         return sender.done() or is_dead(self.client.client)
 
+    def _append_quietly(self, builder: Any, partition: Any) -> Any:
+        # asyncio would log the error of a batch that fails once nobody waits for it: whoever did has been answered.
+        batch = self._append_batch(builder, partition)
+        fail = batch.failure
+
+        def failure(exception: BaseException) -> None:
+            for future in (batch.future, batch._drain_waiter):  # noqa: SLF001
+                future.add_done_callback(read_error)
+            fail(exception)
+
+        batch.failure = failure
+        return batch
+
     async def stop(self) -> None:
         """Let nothing be sent any more, as far as that can be."""
         # `stop` waits until everything is delivered, which may be never; so what is pending is failed first.
-        accumulator: Any = self.client._message_accumulator  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
+        accumulator = self._accumulator
         waiting = chain.from_iterable(accumulator._batches.values())  # noqa: SLF001
         for batch in [*waiting, *accumulator._pending_batches]:  # noqa: SLF001
-            for future in (batch.future, batch._drain_waiter):  # noqa: SLF001
-                future.add_done_callback(read_error)  # whoever waited for it has been answered
             batch.failure(KafkaError("the producer was given up"))
         accumulator.reenqueue = _drop  # a request that is under way may fail yet, and would be tried again for ever
         try:
             await self.client.stop()
         finally:
             await self.client.client.close()  # `stop` does not get there when the sender ends with an error
+
+
+class _Pending(set[Any]):
+    """Batches that were sent; one that fails while it waits for its next try is removed twice."""
+
+    def remove(self, element: Any, /) -> None:
+        self.discard(element)
 
 
 def _drop(_: Any) -> None:

@@ -23,6 +23,7 @@ _TIMEOUT = timedelta(seconds=5)
 _PAUSE_SECONDS = 0.05
 _AT_ONCE = 10  # scopes that are begun
 _RECOVERY_SECONDS = 120.0
+_BEGIN_SECONDS = 120.0
 
 
 async def main(seconds: float, place: str, scopes: Sequence[str]) -> None:
@@ -33,7 +34,7 @@ async def main(seconds: float, place: str, scopes: Sequence[str]) -> None:
 
         async def begin(writer: NumberedWriter) -> None:
             async with gate:
-                await writer.begin()
+                await writer.begin_slowly(_BEGIN_SECONDS)
 
         await _each(writers, begin)
         print("begun", flush=True)
