@@ -144,8 +144,8 @@ class KafkaLog:
 
     async def end(self, scope: Scope) -> Position | None:
         """See `Log.end`."""
+        last = self._last.get(scope)  # of before: a tail may meanwhile read beyond what is answered
         topic, extent = await self._begin(scope, None)
-        last = self._last.get(scope)
         if last is not None:
             self._check_reaches(topic, extent, last)
             if last.position == extent.end - 1:

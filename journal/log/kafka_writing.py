@@ -77,6 +77,7 @@ class Producer:
         waiting = chain.from_iterable(accumulator._batches.values())  # noqa: SLF001
         for batch in [*waiting, *accumulator._pending_batches]:  # noqa: SLF001
             batch.failure(KafkaError("the producer was given up"))
+        accumulator._batches.clear()  # noqa: SLF001
         accumulator.reenqueue = _drop  # a request that is under way may fail yet, and would be tried again for ever
         try:
             await self.client.stop()

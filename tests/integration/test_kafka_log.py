@@ -235,6 +235,25 @@ async def test_tails_that_come_and_go_leave_nothing_behind(log: KafkaLog) -> Non
     await eventually(lambda: not log._cluster._stopping)
 
 
+async def test_an_end_that_was_asked_for_before_an_event_came_is_no_loss(open_log: OpenLog) -> None:
+    log, other = open_log(), open_log()
+    await log.create(SCOPE)
+    count = 300
+    ends: list[Position | None] = []
+
+    async def ask() -> None:
+        while not ends or ends[-1] != count - 1:
+            ends.append(await log.end(SCOPE))
+
+    async with aclosing(log.tail(SCOPE, after=None)) as tail, asyncio.TaskGroup() as group:
+        asking = [group.create_task(ask()) for _ in range(4)]
+        reading = group.create_task(take(tail, count))
+        for event in numbered(count):
+            await other.append(SCOPE, [event])
+        await asyncio.wait([reading, *asking])
+    assert len(ends) > count / 10
+
+
 async def test_reads_that_are_given_up_half_way_leave_nothing_behind(log: KafkaLog) -> None:
     await log.create(SCOPE)
     await log.append(SCOPE, numbered(5_000))

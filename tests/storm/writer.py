@@ -90,4 +90,5 @@ async def _run(work: Callable[[NumberedWriter], Awaitable[None]], writer: Number
 
 if __name__ == "__main__":
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # which tells of every broker that it does not reach
+    logging.getLogger("asyncio").setLevel(logging.ERROR)  # and this, of every write to one that is gone
     asyncio.run(main(float(sys.argv[1]), sys.argv[2], sys.argv[3:]))
